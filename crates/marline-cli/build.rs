@@ -1,8 +1,8 @@
 //! Commit in the output of `marline --version`.
 //!
 //! Sources in this order: the variable `MARLINE_COMMIT` (for packagers who build from a tarball), the file that cargo
-//! puts into a published crate, git. A debug build has no commit, or it would be rebuilt after every commit. Nothing
-//! else that differs between machines is included, so that each commit gives one program.
+//! puts into a published crate, git. A debug build has no commit; otherwise it would be rebuilt after every commit.
+//! Nothing else that differs between machines is included, so that each commit yields one program.
 
 use std::path::Path;
 use std::process::Command;

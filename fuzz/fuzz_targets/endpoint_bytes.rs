@@ -1,4 +1,4 @@
-//! Fuzz target of two endpoints with their applications, and a network, all controlled by the input.
+//! Fuzz target for two endpoints with their applications, and a network, all controlled by the input.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Fuzz target of the HTTP proxy: arbitrary bytes as a request with following data, and as a response.
+//! Fuzz target for the HTTP proxy: arbitrary bytes as a request with following data, and as a response.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -33,7 +33,7 @@ fuzz_target!(|bytes: &[u8]| {
 fn check_answer(head: &[u8], is_interim: bool) {
     let mut room = [httparse::EMPTY_HEADER; 256];
     let mut parsed = httparse::Response::new(&mut room);
-    let complete = parsed.parse(head).expect("the answer parses");
+    let complete = parsed.parse(head).expect("the response parses");
     assert_eq!(complete, httparse::Status::Complete(head.len()));
     let count = |name: &str| {
         parsed.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name)).count()

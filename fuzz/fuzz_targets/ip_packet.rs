@@ -1,4 +1,4 @@
-//! Fuzz target of the IP parsers: any bytes as a packet, its payload, and its capture record.
+//! Fuzz target for the IP parsers: any bytes as a packet, its payload, and its capture record.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Fuzz target of the TCP segment parser: it never panics, and a parsed segment can be emitted again.
+//! Fuzz target for the TCP segment parser: it never panics, and a parsed segment can be emitted again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Fuzz target of TCP options with arbitrary values: they fit and survive the round trip, or are rejected.
+//! Fuzz target for TCP options with arbitrary values: they fit and survive the round trip, or are rejected.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Fuzz target of a gateway: the input contains packets from the interface, each preceded by its length, for the
+//! Fuzz target for a gateway: the input contains packets from the interface, each preceded by its length, for the
 //! core's listener and for the responder.
 #![no_main]
 

@@ -2,7 +2,7 @@
 //!
 //! The interface is read from rustdoc's JSON for the crate and the crates that it re-exports. The JSON is unstable, so
 //! rustdoc alone runs with `RUSTC_BOOTSTRAP=1`: if cargo had this variable, it would rebuild all crates whose build
-//! scripts read it. The metadata of dependencies comes from the step `doc`.
+//! scripts read it. Dependency metadata comes from the step `doc`.
 
 mod render;
 mod surface;
@@ -55,7 +55,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     if names.len() > MAX_ROOT_NAMES {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         return Err(format!(
-            "{} names at the root of {CRATE}, at most {MAX_ROOT_NAMES}: {}",
+            "{} names at the root of {CRATE}, at most {MAX_ROOT_NAMES} allowed: {}",
             names.len(),
             names.join(" ")
         ));
@@ -139,7 +139,7 @@ fn find_breaking_changes(before: &BTreeSet<String>, after: &BTreeSet<String>) ->
 fn check_version(root: &Path, now: &BTreeSet<String>) -> TaskResult {
     let tags = output(&mut command(root, "git", &["tag", "--list", "v*", "--sort=-v:refname"]))?;
     let Some(tag) = tags.lines().next() else {
-        println!("api: SKIPPED: no release is tagged, so there is nothing to break");
+        println!("api: SKIPPED: no release is tagged, so there is no interface to compare with");
         return Ok(());
     };
     let show = |path: &str| output(&mut command(root, "git", &["show", &format!("{tag}:{path}")]));

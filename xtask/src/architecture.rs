@@ -19,7 +19,7 @@ pub(crate) struct Place<'a> {
     pub(crate) function: Option<&'a str>,
 }
 
-/// Fails with every location that does not exist.
+/// Fails with a list of the locations that do not exist.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let text = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
     let wrong: Vec<String> =
@@ -58,7 +58,7 @@ fn parse_location(line: usize, code: &str) -> Option<Place<'_>> {
     Some(Place { line, krate, file: &path[krate.len() + 1..], function })
 }
 
-/// The error in a location, with the file that now has its function.
+/// The error for a location, with the file that now has its function.
 fn location_error(root: &Path, place: Place<'_>) -> Option<String> {
     let Place { line, krate, file, function } = place;
     let Some(folder) = crate_folder(root, krate) else {

@@ -1,4 +1,4 @@
-//! Instruction counts of hot paths, by valgrind, compared with a baseline.
+//! Instruction counts of hot paths, taken with valgrind and compared with a baseline.
 //!
 //! The benches named `counted` contain the paths. gungraun runs each under callgrind and prints its counts. A
 //! count does not depend on the machine's load and does not vary from run to run, so an increase of a few percent
@@ -98,7 +98,7 @@ fn read(arguments: &[String]) -> Result<(Task, Vec<String>), String> {
     let task = match (task, why) {
         (Task::Bless { .. }, Some(why)) => Task::Bless { why },
         (Task::Bless { .. }, None) => return Err(format!("--bless needs --why\n{USAGE}")),
-        (_, Some(_)) => return Err(format!("--why is for --bless\n{USAGE}")),
+        (_, Some(_)) => return Err(format!("--why requires --bless\n{USAGE}")),
         (task, None) => task,
     };
     let all = matches!(task, Task::Check | Task::Bless { .. });
@@ -118,8 +118,8 @@ fn count(root: &Path, names: &[String], flame: bool) -> Result<Counts, String> {
     let words: Vec<&str> = BENCHES.split(' ').collect();
     let mut cargo = command(root, "cargo", &words);
     cargo.args(["--output-format=json", &home]).env("PATH", path);
-    // An incremental build has other codegen units and therefore inlines other functions. Its counts would differ by
-    // up to 14 % from those of the profile's setting.
+    // An incremental build has different codegen units and therefore inlines different functions. Its counts would
+    // differ by up to 14 % from those of the profile's setting.
     cargo.env("CARGO_INCREMENTAL", "0");
     if flame {
         cargo.env("MARLINE_FLAME", "1");

@@ -3,7 +3,8 @@
 //! Names are compared, not types, so a missing function with a common name may go unnoticed. The check finds:
 //! - a step that no earlier step of its path calls, unless its item begins with one of [`ENTRIES`];
 //! - a file that a step calls and the path does not list. A call counts if the name is defined in only one file of the
-//!   path's crates, by a function of at least [`LOGIC_LINES`] lines. Calls outside the usual case are in [`BRANCHES`];
+//!   path's crates, by a function of at least [`LOGIC_LINES`] lines. Calls outside the usual case are exempt
+//!   ([`BRANCHES`]);
 //! - an entry of that list that is not needed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,13 +20,13 @@ const HEADING: &str = "## Four call paths";
 /// Titles of the paths, and their maximum numbers of files.
 const FILE_LIMITS: &[(&str, usize)] =
     &[("Write to datagram", 20), ("ACK in", 18), ("SOCKS CONNECT", 16), ("UDP ASSOCIATE", 16)];
-/// Beginnings of items whose first function is called on another machine, by another task, or by a library.
+/// Prefixes of items whose first function is called on another machine, by another task, or by a library.
 const ENTRIES: &[&str] = &["Client:", "Server:", "Lane:", "Back:"];
 /// Minimum number of lines of a function for which a reader has to open its file.
 const LOGIC_LINES: usize = 8;
 
-/// Functions outside the usual case that steps call, and self-explanatory data structures, by the reason why their
-/// files are not listed.
+/// Functions that steps call only outside the usual case, and self-explanatory data structures. Grouped by the reason
+/// why their files are not listed.
 const BRANCHES: &[(&str, &[&str])] = &[
     (
         "handshakes and resets",
@@ -47,8 +48,8 @@ const BRANCHES: &[(&str, &[&str])] = &[
         &[
             "marline-core/src/connection/segment_builder.rs:emit_repair",
             "marline-core/src/connection/segment_builder.rs:emit_signal",
-            "marline-core/src/subflow/mtu.rs:consider",
             "marline-core/src/subflow/mtu.rs:on_sent",
+            "marline-core/src/subflow/mtu.rs:request_probe_if_due",
             "marline-core/src/tables/silent_paths.rs:on_sent",
             "marline-datagram/src/lane/coding.rs:on_sent",
             "marline-datagram/src/lane/coding.rs:transmit_repair",
@@ -143,7 +144,7 @@ const BRANCHES: &[(&str, &[&str])] = &[
     ),
     ("parts of the example policy", &["marline-algos/src/schedulers/auto/judge.rs:decide"]),
     (
-        "calls of other functions with this name: in a macro, a library, or a parameter",
+        "calls to other functions of the same name (in a macro, a library or a parameter)",
         &[
             "marline-algos/src/congestion/cubic.rs:on_ack",
             "marline-algos/src/registry/table.rs:make",
@@ -179,7 +180,7 @@ struct Definition {
 /// Functions of the crates of a path, by name and file.
 type Definitions = BTreeMap<String, BTreeMap<String, Definition>>;
 
-/// Fails with every finding in the page's paths.
+/// Fails with a list of all findings in the page's paths.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let page = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
     let wrong = findings(root, &page)?;
@@ -192,7 +193,7 @@ fn findings(root: &Path, page: &str) -> Result<Vec<String>, String> {
     let titles: Vec<&str> = paths.iter().map(|path| path.title).collect();
     let known: Vec<&str> = FILE_LIMITS.iter().map(|(title, _)| *title).collect();
     if titles != known {
-        return Ok(vec![format!("{PAGE}: the call paths are {titles:?}, not {known:?}")]);
+        return Ok(vec![format!("{PAGE}: expected the call paths {known:?}, found {titles:?}")]);
     }
     let (mut wrong, mut used) = (Vec::new(), BTreeSet::new());
     for (path, (_, most)) in paths.iter().zip(FILE_LIMITS) {
@@ -461,6 +462,6 @@ mod tests {
     #[test]
     fn a_missing_path_is_found() {
         let found = findings(&crate::workspace_root(), PAGE_TEXT).expect("readable");
-        assert!(found[0].contains("the call paths are [\"Up\", \"Down\"]"), "{found:?}");
+        assert!(found[0].contains("found [\"Up\", \"Down\"]"), "{found:?}");
     }
 }

@@ -84,7 +84,9 @@ fn find_foreign_sources(lock: &str) -> Vec<Finding> {
     lock.lines()
         .enumerate()
         .filter(|(_, line)| line.starts_with("source = ") && *line != official)
-        .map(|(index, line)| finding(index + 1, format!("not the public registry: {line}")))
+        .map(|(index, line)| {
+            finding(index + 1, format!("source is not the public registry: {line}"))
+        })
         .collect()
 }
 
@@ -172,7 +174,7 @@ pub(crate) fn heading_anchors(text: &str) -> Vec<String> {
             continue;
         }
         // Only the text of a link in a heading counts.
-        let shown = text_of_links(heading.trim());
+        let shown = strip_link_targets(heading.trim());
         let kept = shown.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
         let name = kept.collect::<String>().to_lowercase().replace(' ', "-");
         let again = found.iter().filter(|known| **known == name).count();
@@ -182,7 +184,7 @@ pub(crate) fn heading_anchors(text: &str) -> Vec<String> {
 }
 
 /// A heading without the targets of its links.
-fn text_of_links(heading: &str) -> String {
+fn strip_link_targets(heading: &str) -> String {
     let mut pieces = heading.split("](");
     let first = pieces.next().unwrap_or_default();
     let behind = pieces.map(|piece| piece.split_once(')').map_or(piece, |(_, after)| after));

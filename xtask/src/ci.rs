@@ -46,7 +46,11 @@ impl ParallelSteps {
         let log = fs::read(root.join(PARALLEL_LOG))
             .map_err(|error| format!("{PARALLEL_LOG}: {error}"))?;
         println!("{}", String::from_utf8_lossy(&log));
-        if status.success() { Ok(()) } else { Err(format!("see the log above: {status}")) }
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("parallel steps failed ({status}); see the log above"))
+        }
     }
 }
 
@@ -66,7 +70,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("clippy", &clippy),
         ("portable", &portable::check),
         ("doc", &check_docs),
-        // After `check_docs`, whose metadata of dependencies it uses.
+        // After `check_docs`, whose dependency metadata it uses.
         ("api", &api::check),
         ("alone", &standalone_crates::check),
         ("test", &|root| test::run_all(root, &[])),
@@ -201,7 +205,10 @@ fn run_page_commands(root: &Path, program: &str, out: &str) -> TaskResult {
     let quoted = page.split('`').skip(1).step_by(2);
     let commands: Vec<&str> = quoted.filter_map(|text| text.strip_prefix("marline-lab ")).collect();
     if commands.len() != 5 {
-        return Err(format!("{PAGE}: {} commands of marline-lab, not five", commands.len()));
+        return Err(format!(
+            "{PAGE}: expected five `marline-lab` commands, found {}",
+            commands.len()
+        ));
     }
     for line in commands {
         let mut words: Vec<&str> = line.split_whitespace().collect();

@@ -90,11 +90,11 @@ const MAX_LIBRARY_CRATES: usize = 36;
 const FORBIDDEN_IN_LIBRARY: &[&str] =
     &["marline-link", "marline-emulator", "flate2", "hdrhistogram", "syn", "proc-macro2"];
 
-/// Fails with every dependency that violates the layering, and if the library has too many crates.
+/// Fails with a list of the dependencies that violate the layering, or if the library has too many crates.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let crates = manifest::workspace_crates(root)?;
     let mut wrong: Vec<String> = crates.iter().flat_map(violations).collect();
-    // Without this, the colors that CI enables for cargo would hide repeated crates.
+    // Without this, the colors that CI enables for cargo would hide the marks of repeated crates.
     let tree = ["tree", "--color", "never", "-p", "marline", "-e", "normal", "--prefix", "none"];
     let printed = output(&mut command(root, "cargo", &tree))?;
     let library = parse_crate_tree(&printed);
@@ -113,13 +113,13 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 
 fn violations(of: &Crate) -> Vec<String> {
     let Some(allowed) = crates_below(&of.name) else {
-        return vec![format!("{}: not in LAYERS: add it in xtask/src/deps.rs", of.name)];
+        return vec![format!("{}: not in LAYERS; add it in xtask/src/deps.rs", of.name)];
     };
     let pure = PURE_CRATES.contains(&of.name.as_str());
     let judge = |dependency: &String| {
         let ours = LAYERS.iter().any(|(name, _)| name == dependency);
         if TEST_CRATES.contains(&dependency.as_str()) && !TEST_CRATES.contains(&of.name.as_str()) {
-            Some(format!("{} -> {dependency}: only as a dev-dependency", of.name))
+            Some(format!("{} -> {dependency}: allowed only as a dev-dependency", of.name))
         } else if ours && !allowed.contains(&dependency.as_str()) {
             Some(format!(
                 "{} -> {dependency}: not allowed; allowed: {}",

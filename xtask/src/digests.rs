@@ -15,8 +15,8 @@ const RESULTS: &str = "target/digests";
 /// Text before the digest in a paper's `run.json`.
 const DIGEST_FIELD: &str = "\"digest\": \"";
 
-/// Prints the papers' tables as they are made, and then a line with digest and name for each family of random worlds
-/// and each paper.
+/// Prints the papers' tables as they are computed, then the digest and name of each family of random worlds and each
+/// paper, one per line.
 pub(crate) fn print(root: &Path) -> TaskResult {
     let results = root.join(RESULTS);
     if results.exists() {

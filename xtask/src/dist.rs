@@ -66,7 +66,10 @@ impl Release {
     /// Builds the archive and the container's files from this program, which must be static.
     pub(crate) fn archives(&self, program: &Path) -> TaskResult {
         if !is_static(program)? {
-            return Err(format!("{} is linked dynamically", program.display()));
+            return Err(format!(
+                "{} is linked dynamically; expected a static program",
+                program.display()
+            ));
         }
         archives::archive(self, program)?;
         archives::build_container(self, program)
@@ -80,7 +83,7 @@ pub(crate) fn build(root: &Path, arguments: &[String]) -> TaskResult {
         [] => build_all(root),
         [word] if word == "program" => {
             let release = Release::new(root, "-9")?;
-            package_program(&release, &program::fixed(root, &release.epoch_s)?)?;
+            package_program(&release, &program::build_static_program(root, &release.epoch_s)?)?;
             release_sums(&release)
         }
         _ => Err("usage: cargo xtask dist [program]".to_owned()),
@@ -106,7 +109,7 @@ fn package_program(release: &Release, program: &Path) -> TaskResult {
     let copy = release.folder.join("marline");
     fs::copy(program, &copy).map_err(|error| format!("{}: {error}", program.display()))?;
     if !is_static(&copy)? {
-        return Err(format!("{} is linked dynamically", copy.display()));
+        return Err(format!("{} is linked dynamically; expected a static program", copy.display()));
     }
     run(&mut command(&release.folder, "./marline", &["--version"]))
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::run::{command, run, run_and_show};
 use crate::{TaskResult, goals};
 
-/// Row names with arguments of cargo. A row may need several commands.
+/// Row names with cargo arguments. A row may need several commands.
 const ROWS: &[(&str, &str)] = &[
     ("cost", "run --release -q -p marline-sim --example numbers cost"),
     ("clean", "run --release -q -p marline-sim --example numbers clean"),
@@ -41,8 +41,8 @@ const HANDOVER: &str = "run --release -q -p marline-lab --example handover -- \
     scenarios/handover.toml \
                         docs/start/handover.svg";
 
-/// Measures the named rows, or all of them. Continues after a failed row, and fails at the end. Figures with a goal
-/// are compared with the goal at the end. A missed goal is not a failure.
+/// Measures the named rows, or all of them. Continues after a failed row, and fails at the end. Results with a goal are
+/// compared with it at the end. A missed goal is not a failure.
 pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
     let is_known = |name: &str| name == SYSTEM.0 || ROWS.iter().any(|(row, _)| *row == name);
     if let Some(unknown) = wanted.iter().find(|name| !is_known(name)) {
@@ -78,7 +78,7 @@ pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
             failed.push(*name);
         }
     }
-    print!("{}", goals::judged(&figures));
+    print!("{}", goals::verdict_lines(&figures));
     if failed.is_empty() { Ok(()) } else { Err(format!("failed rows: {}", failed.join(", "))) }
 }
 

@@ -1,9 +1,9 @@
 //! Flame graphs of benchmarks with real sockets, and of two shards in memory: CPU time in the kernel and in all
 //! programs of a benchmark.
 //!
-//! `perf` samples the row's command with all processes that it starts, and inferno's programs draw the samples.
-//! The build has frame pointers and no link-time optimization, so that functions are distinguished; its figures
-//! differ from those of a release and are not shown.
+//! `perf` samples the row's command with all processes that it starts, and inferno's programs draw the samples. The
+//! build has frame pointers and no link-time optimization, so that functions are distinguished; its results differ from
+//! those of a release and are not shown.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use crate::TaskResult;
 use crate::run::{command, display_command, output, run};
 
-/// Row names with the arguments of cargo and of the program.
+/// Row names with the arguments for cargo and for the program.
 const ROWS: &[(&str, [&str; 6], &[&str])] = &[
     ("bulk", ["run", "--release", "-p", "marline", "--example", "bulk"], &[]),
     ("echo", ["run", "--release", "-p", "marline", "--example", "echo"], &[]),
@@ -28,7 +28,7 @@ const ROWS: &[(&str, [&str; 6], &[&str])] = &[
 ];
 const PROXIED: [&str; 6] = ["bench", "-q", "-p", "marline-cli", "--bench", "proxied"];
 
-/// Directory of pictures, samples and the build with frame pointers.
+/// Directory for pictures, samples and the build with frame pointers.
 const FOLDER: &str = "target/flames";
 /// Samples per second and processor: not a divisor of common timer rates.
 const SAMPLES_PER_S: &str = "499";

@@ -1,8 +1,8 @@
-//! Performance goals, and their comparison with measured figures.
+//! Performance goals, and their comparison with measured results.
 //!
-//! A program that measures a figure prints a line `figure NAME VALUE`.
+//! A program prints each result as a line `figure NAME VALUE`.
 
-/// Limit on a figure.
+/// Limit on a result.
 #[derive(Copy, Clone, Debug)]
 enum Bound {
     AtLeast(f64),
@@ -10,7 +10,7 @@ enum Bound {
 }
 use Bound::{AtLeast, AtMost};
 
-/// Name of a figure, its limit, and its description.
+/// Name of a result, its limit, and its description.
 const GOALS: &[(&str, Bound, &str)] = &[
     (
         "one-to-smoltcp",
@@ -42,12 +42,12 @@ const GOALS: &[(&str, Bound, &str)] = &[
     (
         "serve-down-gbit-per-core",
         AtLeast(10.0),
-        "Gbit/s per processor through `serve`, to the kernel",
+        "Gbit/s per core through `serve`, to a kernel client",
     ),
     (
         "serve-up-gbit-per-core",
         AtLeast(10.0),
-        "Gbit/s per processor through `serve`, from the kernel",
+        "Gbit/s per core through `serve`, from a kernel client",
     ),
     (
         "bulk-to-tcp",
@@ -69,14 +69,14 @@ const GOALS: &[(&str, Bound, &str)] = &[
     ("crowd", AtMost(2.0), "p99 of echoes during another client's bulk transfer, relative to none"),
     ("silent-server", AtMost(8_000.0), "bytes per silent stream of the proxy, server"),
     ("silent-client", AtMost(8_000.0), "bytes per silent stream of the proxy, client"),
-    ("streams-lost", AtMost(0.0), "streams lost out of 100,000, three rounds"),
+    ("streams-lost", AtMost(0.0), "streams lost out of 100,000 in three rounds"),
     ("streams-servers-mb", AtMost(1_200.0), "resident MB of the servers with 100,000 streams"),
     ("streams-clients-mb", AtMost(1_200.0), "resident MB of the clients with 100,000 streams"),
     ("streams-servers-flat", AtMost(1.05), "servers' memory in round 3, relative to round 1"),
     ("streams-clients-flat", AtMost(1.05), "clients' memory in round 3, relative to round 1"),
-    ("packetdrill-tcp", AtLeast(83.0), "passing scripts, of packetdrill's 162 for TCP"),
-    ("packetdrill-mptcp", AtLeast(29.0), "passing scripts, of packetdrill's 78 for Multipath TCP"),
-    ("packetdrill-packetdrill", AtLeast(13.0), "passing scripts, of the kernel's 24"),
+    ("packetdrill-tcp", AtLeast(83.0), "passing scripts, out of packetdrill's 162 for TCP"),
+    ("packetdrill-mptcp", AtLeast(29.0), "passing scripts, out of packetdrill's 78 for MPTCP"),
+    ("packetdrill-packetdrill", AtLeast(13.0), "passing scripts, out of the kernel's 24"),
     ("cost-one-path-us", AtMost(1.0), "us of CPU time per simulated data packet, one path"),
     ("cost-two-paths-us", AtMost(1.2), "us of CPU time per simulated data packet, two paths"),
     (
@@ -86,7 +86,7 @@ const GOALS: &[(&str, Bound, &str)] = &[
     ),
 ];
 
-/// The figures in a program's output.
+/// The results in a program's output.
 pub(crate) fn figures(printed: &str) -> Vec<(String, f64)> {
     let figure = |line: &str| {
         let mut words = line.strip_prefix("figure ")?.split(' ');
@@ -96,8 +96,8 @@ pub(crate) fn figures(printed: &str) -> Vec<(String, f64)> {
     printed.lines().filter_map(figure).collect()
 }
 
-/// A line for each goal with a measured figure.
-pub(crate) fn judged(figures: &[(String, f64)]) -> String {
+/// A line for each goal with a measured result.
+pub(crate) fn verdict_lines(figures: &[(String, f64)]) -> String {
     let mut lines = String::new();
     for (name, bound, text) in GOALS {
         let Some((_, value)) = figures.iter().find(|(known, _)| known == name) else { continue };
@@ -120,10 +120,10 @@ mod tests {
         let printed = "bulk\nfigure one-to-smoltcp 0.42\nfigure idle-bytes 2900\nfigure x\n";
         let found = figures(printed);
         assert_eq!(found.len(), 2);
-        let lines = judged(&found);
+        let lines = verdict_lines(&found);
         assert!(lines.contains("NOT MET          0.42 >= 0.8 "), "{lines}");
         assert!(lines.contains("met              2900 <= 3000"), "{lines}");
         assert_eq!(lines.lines().count(), 3);
-        assert_eq!(judged(&[]), "");
+        assert_eq!(verdict_lines(&[]), "");
     }
 }

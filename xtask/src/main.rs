@@ -44,8 +44,8 @@ const USAGE: &str = "\
 usage: cargo xtask <task>
 
   tidy            checks file and function sizes, parameters, forbidden text, crate and module headers, and links
-  size            lines, words and packages of the tree; --check compares with the blessed values, --bless stores
-                  them, --build measures a cold build of the program and its size
+  size            counts lines, words and packages of the tree; --check compares them with the blessed values,
+                  --bless stores them, --build measures a cold build of the program and its size
   deps            checks the dependencies between crates
   ownership       checks which functions write which fields of a connection or a shard, and finds circular imports
   api [--bless]   compares the public interface of crate marline with its snapshot and with the last release;
@@ -62,26 +62,26 @@ usage: cargo xtask <task>
   figures [ROW..] measures the rows of docs/results.md and compares them with their goals (`memory cost clean`);
                   `handover` draws the README's figure
   flames [ROW..]  draws flame graphs of rows with real sockets, with perf: docs/research/flames.md
-  digests         one hash of 5,000 random worlds of each family and of the papers' runs: a change that keeps the
-                  behavior keeps the hash
+  digests         prints a hash for 5,000 random worlds of each family and one for each paper's runs; a change that
+                  keeps the behavior keeps the hashes
   interop [ARGS]  runs the matrix against the kernel's Multipath TCP (root); --help lists its options
   compare [ARGS]  compares Marline with the kernel's TCP and Multipath TCP (root); --help lists its options
   rivals [ROW..]  compares Marline with similar software on user workloads (root): lab/rivals/README.md
   packetdrill [..] runs the scripts of PKT_DIR with PACKETDRILL against the core (root); --help lists its options
-  endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/research/endurance.md
+  endurance       tests churn, ten thousand streams and kill -9 (root; some minutes): docs/research/endurance.md
   dashboard [--check]  builds the dashboard's bundle with npm; --check compares it with its sources
   python          builds the Python package, installs it into target/python, and runs its tests, examples and notebooks
   nightly [STEP..]  runs the tests that are too long for ci, and records them in docs/nightly.md
-  dist [program]  builds a release in target/dist: packages, an archive, a container, checksums; `program`: only
+  dist [program]  builds a release in target/dist: packages, an archive, a container, checksums; `program` builds only
                   the static program
 ";
 
-/// Arguments of cargo for the interoperability matrix.
+/// Cargo arguments for the interoperability matrix.
 const INTEROP: &[&str] = &["run", "--release", "-q", "-p", "marline-interop", "--"];
-/// Arguments of cargo for the comparison table.
+/// Cargo arguments for the comparison table.
 const COMPARE: &[&str] = &["run", "--release", "-q", "-p", "marline-lab-cli", "--", "compare"];
 
-/// Arguments of cargo for the long tests, which run one after the other and print figures.
+/// Cargo arguments for the long tests, which run one after the other and print figures.
 const ENDURANCE: &[&str] = &[
     "test",
     "--release",
@@ -124,8 +124,8 @@ fn main() -> ExitCode {
         "bench" => bench::run(&root, rest),
         "flames" => flames::draw(&root, rest),
         "figures" => figures::measure(&root, rest),
-        "interop" => measured(&root, INTEROP, rest),
-        "compare" => measured(&root, COMPARE, rest),
+        "interop" => run_release_build(&root, INTEROP, rest),
+        "compare" => run_release_build(&root, COMPARE, rest),
         "rivals" => rivals(&root, rest),
         "packetdrill" => run_packetdrill(&root, rest),
         "endurance" => endurance(&root, rest),
@@ -144,12 +144,12 @@ fn main() -> ExitCode {
 }
 
 /// Runs a release build of a workspace program with the task's arguments.
-fn measured(root: &Path, program: &[&str], arguments: &[String]) -> TaskResult {
+fn run_release_build(root: &Path, program: &[&str], arguments: &[String]) -> TaskResult {
     run::run(run::command(root, "cargo", program).args(arguments))
 }
 
 fn endurance(root: &Path, arguments: &[String]) -> TaskResult {
-    measured(root, ENDURANCE, arguments)
+    run_release_build(root, ENDURANCE, arguments)
 }
 
 /// Builds Marline and the harness, which is a separate workspace, and measures.

@@ -1,12 +1,13 @@
 //! Nightly tests, too long for every change: `cargo xtask nightly [STEP..]`.
 //!
 //! The steps are those of [`STEPS`]. Each runs independently of the others, and its result is written into
-//! `docs/nightly.md` with the commit at which it last passed.
+//! `docs/nightly.md` with the commit that was tested.
 
 mod crates;
 mod newcomer;
 mod releases;
 mod reproducible_builds;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +21,7 @@ use crate::{TaskResult, ci};
 type Step = (&'static str, &'static str, fn(&Path) -> TaskResult);
 
 /// Name, description and function of each step.
-const STEPS: [Step; 19] = [
+const STEPS: [Step; 20] = [
     ("workflows", "actionlint finds nothing in `.github/workflows`", workflows),
     (
         "crates",
@@ -34,8 +35,7 @@ const STEPS: [Step; 19] = [
     ),
     (
         "releases",
-        "the last release's client with this server and vice versa: streams, UDP, a dead path, \
-            the server replaced",
+        "the last release's client with this server and vice versa: streams, UDP, a dead path, a replaced server",
         releases::check,
     ),
     ("endurance", "churn, ten thousand streams, `kill -9`", endurance),
@@ -46,65 +46,70 @@ const STEPS: [Step; 19] = [
     ),
     (
         "dashboard",
-        "1,000 connections: one or sixteen viewers cost server and client less than 1 % of a \
+        "with 1,000 connections, one or sixteen viewers cost server and client less than 1 % of a \
             processor",
         dashboard,
     ),
     (
         "memory",
-        "512 MB for the server or the client, thousands of unread streams, 10,000 handshakes by \
-            unknown clients: no \
-         process is killed, and a regular application waits at most twice as long",
+        "with 512 MB for server or client, thousands of unread streams and 10,000 handshakes from \
+            unknown clients, no process is killed, and a regular application waits at most twice as long",
         memory,
     ),
-    ("packets", "10^8 random and damaged packets from a TUN, memory flat", packets),
+    ("packets", "memory stays flat over 10^8 random and damaged packets from a TUN", packets),
     (
         "fleet",
-        "2,000 connections to four members behind a balancer, rebinding, rolling upgrade: 0 lost, \
-            0 misrouted",
+        "rebinding and rolling upgrades lose or misroute none of 2,000 connections to four members behind a balancer",
         fleet,
     ),
     (
         "kill-switch",
-        "`kill -9` every 50 ms of `marline up`'s start, steady state, reload and stop, also with \
-            `--lockdown`: no \
-         packet bypasses the tunnel",
+        "no packet bypasses the tunnel if `kill -9` hits `marline up` at 50 ms intervals of start, \
+            steady state, reload and stop, with or without `--lockdown`",
         test_kill_switch,
     ),
     (
         "worlds",
-        "20,000 random worlds of each family, from new seeds: every stream ends, with equal bytes",
+        "every stream ends intact in 20,000 random worlds per family with new seeds",
         worlds,
     ),
     (
         "small-worlds",
-        "two endpoints and a few packets, every order with any two faults, and with three for \
-            half an hour",
+        "a few packets between two endpoints, in every order with any two faults, and three for half an hour",
         small_worlds,
     ),
     (
         "returns",
-        "WiFi is silent, slow or flapping for 4 to 120 s: TCP and UDP use it again soon after it \
-            recovers",
+        "TCP and UDP soon return to WiFi that was silent, slow or flapping for 4 to 120 s",
         returns,
     ),
     (
         "live-datagrams",
         "SRT video over two lossy paths has no more gaps than over the better one; datagrams of \
             200 B to 8 kB arrive \
-         over paths of any MTU, before and after a change",
+         over paths of any MTU, before and after it changes",
         live_datagrams,
     ),
-    ("papers", "every paper in virtual time, twice: the number of threads changes nothing", papers),
+    (
+        "tools",
+        "NetworkManager renames, renumbers and switches off interfaces under `marline up`; WiFi fails under vegeta, \
+         toxiproxy and a video in Chromium: nothing ends, stalls or bypasses the tunnel",
+        tools::check,
+    ),
+    (
+        "papers",
+        "every paper gives equal results in virtual time with two numbers of threads",
+        papers,
+    ),
     (
         "mutations",
-        "the seeds' mechanisms switched off in turn: the rows that claim one fail, and no others without a reason",
+        "with each of the seeds' mechanisms switched off in turn, the rows that claim it \
+            fail, and no others without a reason",
         mutations,
     ),
     (
         "newcomer",
-        "the documented commands for the Python package and a custom policy, run in an archive of \
-            the tree",
+        "the documented commands for the Python package and a custom policy work in an archive of the tree",
         newcomer::check,
     ),
     ("fuzz", "each fuzz target for five minutes", |root| ci::fuzz(root, Some("300"))),
@@ -161,10 +166,8 @@ fn rows(page: &str) -> BTreeMap<String, String> {
 
 fn format_page(rows: &BTreeMap<String, String>) -> String {
     let mut page = String::from(
-        "# Nightly\n\nTests that are too long for `.ci/run`, and when each of them was last run: \
-            `cargo xtask nightly \
-         [STEP..]` writes this page.\n\n| step | what it shows | result | commit | its date | \
-         minutes |\n\
+        "# Nightly\n\nTests too long for `.ci/run`, and when each last ran: `cargo xtask nightly [STEP..]` \
+            writes this page.\n\n| step | what it shows | result | commit | commit date | minutes |\n\
          |---|---|---|---|---|---|\n",
     );
     for (name, shows, _) in STEPS {
@@ -192,7 +195,7 @@ fn dashboard(root: &Path) -> TaskResult {
 }
 
 fn memory(root: &Path) -> TaskResult {
-    // A release build, because the test measures the program of users.
+    // A release build, because the test measures the program that users run.
     run(&mut command(root, "cargo", &["build", "--release", "-p", "marline-cli", "--locked"]))?;
     let mut tests = run_ignored_tests(root, "memory::");
     tests.env("MARLINE_TEST_PROGRAM", root.join("target/release/marline"));
@@ -213,17 +216,10 @@ fn returns(root: &Path) -> TaskResult {
 }
 
 fn live_datagrams(root: &Path) -> TaskResult {
-    const TOOLS: [(&str, &str); 2] = [("srt-live-transmit", "-version"), ("ffmpeg", "-version")];
-    let is_missing = |tool: &(&str, &str)| command(root, tool.0, &[tool.1]).output().is_err();
-    if TOOLS.iter().any(is_missing) {
-        const INSTALL: [&str; 5] =
-            ["install", "-y", "--no-install-recommends", "srt-tools", "ffmpeg"];
-        if run(&mut command(root, "apt-get", &INSTALL)).is_err() {
-            return Err(
-                "srt-tools or ffmpeg is missing, and apt-get failed to install them".to_owned()
-            );
-        }
-    }
+    let tools = [("srt-live-transmit", "srt-tools"), ("ffmpeg", "ffmpeg")];
+    tools::install_packages(root, &tools).map_err(|error| {
+        format!("srt-tools or ffmpeg is missing, and apt-get failed to install them: {error}")
+    })?;
     run(&mut run_ignored_tests(root, "live_datagrams::"))
 }
 

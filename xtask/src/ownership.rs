@@ -69,7 +69,7 @@ const AREAS: &[OwnedState] = &[
                     "DeliveryWatch",
                     "MemoryTrim",
                 ],
-                reason: "the scheduler's decisions move data of the sender to subflows",
+                reason: "the scheduler's decisions move data from the sender to subflows",
             },
             Borrower {
                 name: "Joins",
@@ -79,7 +79,7 @@ const AREAS: &[OwnedState] = &[
             Borrower {
                 name: "FastOpenHandshake",
                 owners: &["Session", "PathSet", "Sender", "Receiver", "FastOpening"],
-                reason: "data of the first SYN shifts the positions of both streams",
+                reason: "data in the first SYN shifts the positions of both streams",
             },
             Borrower {
                 name: "Opening",
@@ -89,12 +89,12 @@ const AREAS: &[OwnedState] = &[
             Borrower {
                 name: "Reception",
                 owners: &["Session", "PathSet", "Receiver"],
-                reason: "a mapping relates positions of a subflow to the stream",
+                reason: "a mapping relates positions in a subflow to the stream",
             },
             Borrower {
                 name: "Silence",
                 owners: &["PathSet", "Receiver", "Closing", "Liveness"],
-                reason: "missing data of the stream is a sign of a silent path",
+                reason: "missing stream data is a sign of a silent path",
             },
             Borrower {
                 name: "PeerMessages",
@@ -126,7 +126,7 @@ const AREAS: &[OwnedState] = &[
 /// Crates whose files may import each other circularly: a program that acts as the kernel for packetdrill's scripts.
 const CRATES_WITH_CIRCLES: &[&str] = &["packetdrill-adapter"];
 
-/// Fails with every finding.
+/// Fails with a list of all findings.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let mut wrong = Vec::new();
     let mut counts = Vec::new();
@@ -216,7 +216,7 @@ impl Owners {
                 && found.ident == area.state
             {
                 for field in &found.fields {
-                    let types = named(&field.ty);
+                    let types = type_names(&field.ty);
                     names.extend(types.into_iter().filter(|name| structs.contains_key(name)));
                 }
             }
@@ -279,7 +279,7 @@ fn child_modules(file: &syn::File) -> Vec<String> {
 }
 
 /// Names of the types within a type.
-fn named(of: &Type) -> Vec<String> {
+fn type_names(of: &Type) -> Vec<String> {
     struct Names(Vec<String>);
     impl<'a> Visit<'a> for Names {
         fn visit_path_segment(&mut self, segment: &'a syn::PathSegment) {
@@ -306,7 +306,7 @@ fn mutably_returned(result: &ReturnType) -> Vec<String> {
     impl<'a> Visit<'a> for ReturnVisitor {
         fn visit_type_reference(&mut self, reference: &'a syn::TypeReference) {
             if reference.mutability.is_some() {
-                self.0.extend(named(&reference.elem));
+                self.0.extend(type_names(&reference.elem));
             }
             visit::visit_type_reference(self, reference);
         }
@@ -354,7 +354,7 @@ impl FileVisitor<'_> {
 fn mutable_borrows(of: &Type) -> Vec<String> {
     match of {
         Type::Reference(reference) if reference.mutability.is_some() => {
-            named(&reference.elem).into_iter().collect()
+            type_names(&reference.elem).into_iter().collect()
         }
         _ => Vec::new(),
     }
@@ -362,7 +362,7 @@ fn mutable_borrows(of: &Type) -> Vec<String> {
 
 impl<'a> Visit<'a> for FileVisitor<'_> {
     fn visit_item_impl(&mut self, of: &'a syn::ItemImpl) {
-        let name = named(&of.self_ty).into_iter().next();
+        let name = type_names(&of.self_ty).into_iter().next();
         let OwnedState { state, hub, .. } = self.owners.area;
         if name.as_deref() == Some(state) && self.file != *hub {
             self.wrong.push(format!("{}: impl {state} is allowed only in {hub}", self.file));

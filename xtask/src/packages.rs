@@ -1,4 +1,4 @@
-//! The step `packages`, which installs and uses the packages on a Debian without Rust.
+//! The step `packages`, which installs and uses the packages on a Debian system without Rust.
 //!
 //! It also makes the contents of a release, but from programs that other steps have compiled, because a release build
 //! takes ten minutes and is part of `cargo xtask nightly`.
@@ -37,7 +37,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     }
     let copied =
         command(&release.folder, "cp", &["-a", "container", "Containerfile"]).arg(&world).status();
-    copied.map_err(|error| format!("cannot copy: {error}"))?;
+    copied.map_err(|error| format!("cannot run cp: {error}"))?;
 
     let namespaces = ["--fork", "--kill-child", "--pid", "--mount", "--net", "bash", SCRIPT];
     let result = run_and_report_failure(command(root, "unshare", &namespaces).arg(&world));
@@ -75,7 +75,8 @@ fn find_only_package(folder: &Path, ending: &str) -> Result<PathBuf, String> {
     let mut found = files(folder)?;
     found.retain(|file| file.extension().is_some_and(|end| end == ending));
     let [file] = found.as_slice() else {
-        return Err(format!("found {} packages *.{ending} in {}", found.len(), folder.display()));
+        let folder = folder.display();
+        return Err(format!("expected one *.{ending} package in {folder}, found {}", found.len()));
     };
     Ok(file.clone())
 }

@@ -65,10 +65,16 @@ fn test_first_steps(root: &Path, python: &str, wheel: &str) -> TaskResult {
     run(command(root, python, &install).env("PIP_DISABLE_PIP_VERSION_CHECK", "1"))?;
     let page = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
     let code = page.split("```python\n").nth(1).and_then(|rest| rest.split("\n```").next());
-    let code = code.ok_or_else(|| format!("{PAGE}: no code block"))?;
+    let code = code.ok_or_else(|| format!("{PAGE}: contains no Python code block"))?;
     let printed = output(&mut command(&root.join(BARE_ENVIRONMENT), &bare, &["-I", "-c", code]))?;
     let table = printed.contains("p99") && printed.contains("min-rtt");
-    if table { Ok(()) } else { Err(format!("{PAGE}: its first steps print\n{printed}")) }
+    if table {
+        Ok(())
+    } else {
+        Err(format!(
+            "{PAGE}: the first example does not print the expected table (p99, min-rtt); output:\n{printed}"
+        ))
+    }
 }
 
 /// Tests sweeps on a local cluster whose workers are killed.

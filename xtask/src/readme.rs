@@ -20,7 +20,7 @@ struct Pages {
     auto: String,
 }
 
-/// Fails with every figure that differs from its source.
+/// Fails with a list of the figures that differ from their sources.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let read = |page: &str| {
         fs::read_to_string(root.join(page)).map_err(|error| format!("{page}: {error}"))
@@ -36,7 +36,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
 fn findings(pages: &Pages) -> Vec<String> {
     let mut wrong = Vec::new();
     wrong.extend(check_worse_cases(pages).err());
-    wrong.extend(measured(pages));
+    wrong.extend(compare_table(pages));
     wrong.extend(demo(pages).err());
     wrong.extend(["The demo", "Compared with the kernel"].iter().filter_map(|title| {
         let section = section(&pages.results, title)?;
@@ -48,8 +48,8 @@ fn findings(pages: &Pages) -> Vec<String> {
 
 /// Compares "One case of N" with the share of cases on the default scheduler's page.
 fn check_worse_cases(pages: &Pages) -> TaskResult {
-    const BEHIND: &str = "worse than the best single path in one of five figures in ";
-    let page = joined(&pages.auto);
+    const BEHIND: &str = "worse than the best single path in one of five metrics in ";
+    let page = join_lines(&pages.auto);
     let share =
         page.split(BEHIND).nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
     let share = share.ok_or_else(|| format!("{AUTO}: no share follows `{BEHIND}`"))?;
@@ -63,7 +63,7 @@ fn check_worse_cases(pages: &Pages) -> TaskResult {
 }
 
 /// Compares every row of the README's table with the page of results.
-fn measured(pages: &Pages) -> Vec<String> {
+fn compare_table(pages: &Pages) -> Vec<String> {
     let rows = section(&pages.readme, "Measured").into_iter().flat_map(table_rows);
     let rows: Vec<&str> = rows.collect();
     if rows.len() < 3 {
@@ -83,7 +83,7 @@ fn demo(pages: &Pages) -> TaskResult {
 }
 
 fn expect_text(readme: &str, words: &str, source: &str) -> TaskResult {
-    let says = joined(readme).contains(words);
+    let says = join_lines(readme).contains(words);
     if says { Ok(()) } else { Err(format!("{README} does not match {source}; expected: {words}")) }
 }
 
@@ -109,7 +109,7 @@ fn has_date(text: &str) -> bool {
     })
 }
 
-fn joined(text: &str) -> String {
+fn join_lines(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

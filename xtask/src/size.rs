@@ -1,11 +1,9 @@
 //! Size of the tree: lines and files of each part, code excluding tests, comments and blank lines, words of the
 //! documents, packages of the program, and its size in bytes.
 //!
-//! `cargo xtask size` prints the table, `--check` compares it with `xtask/size.toml`, and `--bless` writes that
-//! file. Figures may grow by [`ALLOWED_GROWTH`] before the check fails, so that most changes do not touch the file.
-//! Only
-//! `--build` compiles for minutes: it measures the CPU time of a cold build of the program, and its stripped
-//! size.
+//! `cargo xtask size` prints the table, `--check` compares it with `xtask/size.toml`, and `--bless` writes that file.
+//! Sizes may grow by [`ALLOWED_GROWTH`] before the check fails, so that most changes do not touch the file. Only
+//! `--build` compiles for minutes: it measures the CPU time of a cold build of the program, and its stripped size.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +15,7 @@ use crate::run::{command, output, run};
 
 const FILE: &str = "xtask/size.toml";
 
-/// Allowed growth of a figure, as a share of the blessed one.
+/// Allowed growth of a size, as a share of the blessed one.
 const ALLOWED_GROWTH: f64 = 0.01;
 
 /// Parts of the tree, by folder.
@@ -28,7 +26,7 @@ const PARTS: [(&str, &[&str]); 4] = [
     ("chores", &["xtask/", "fuzz/", "examples/"]),
 ];
 
-/// Figures by name.
+/// Sizes by name.
 type Figures = BTreeMap<String, u64>;
 
 pub(crate) fn run_task(root: &Path, arguments: &[String]) -> TaskResult {

@@ -96,7 +96,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     Ok(())
 }
 
-/// Prints the tables; `--write` puts the totals into the page, `--kernel DIR` looks up the cited functions of the
+/// Prints the tables. `--write` updates the totals on the page; `--kernel DIR` looks up the cited functions in the
 /// kernel's source.
 pub(crate) fn print(root: &Path, arguments: &[String]) -> TaskResult {
     let tables = load(root)?;
@@ -204,7 +204,7 @@ fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<Strin
             let by_kernel_source = line.source.iter().any(|source| source == "kernel-source");
             if by_kernel_source == line.seen.is_empty() {
                 complain(
-                    "`seen` belongs to source `kernel-source` and must name a file and a function"
+                    "source `kernel-source` without `seen` (a file and a function), or `seen` without it"
                         .to_owned(),
                 );
             }
@@ -216,7 +216,7 @@ fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<Strin
                 complain(format!("`{place}` is not a location in the kernel's source"));
             }
             if line.reason.is_none() && (line.code.is_empty() || line.test.is_empty()) {
-                complain("missing: code and test, or a reason".to_owned());
+                complain("code and test are missing, and no reason is given".to_owned());
             }
             for code in &line.code {
                 find(root, code).unwrap_or_else(&mut complain);
@@ -364,7 +364,7 @@ mod tests {
         let cases = [
             (format!("{head}{good}"), ""),
             (format!("{head}{good};{head}{good}"), "duplicate id"),
-            (head.to_owned(), "missing: code and test"),
+            (head.to_owned(), "code and test are missing"),
             (format!("{head}code=['core/nowhere.rs:join']\ntest=['x']"), "no file"),
             (format!("{head}code=['core/connection']\ntest=['x']"), "does not name an item"),
             (format!("{head}code=['core/crypto.rs:join_hma']\ntest=['x']"), "no item"),
@@ -373,8 +373,8 @@ mod tests {
                 format!("{head}code=['core/crypto.rs:derive']\ntest=['no_such_test']"),
                 "does not exist",
             ),
-            (head.replace("kernel", "kernel-source") + good, "`seen` belongs to"),
-            (format!("{head}seen=['net/a.c:b']\n{good}"), "`seen` belongs to"),
+            (head.replace("kernel", "kernel-source") + good, "without `seen`"),
+            (format!("{head}seen=['net/a.c:b']\n{good}"), "without `seen`"),
             (
                 head.replace("kernel", "kernel-source") + "seen=['net']\n" + good,
                 "is not a location",

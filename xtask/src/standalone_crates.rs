@@ -38,7 +38,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n    ")) }
 }
 
-/// Arguments of cargo for each choice of features to check: the default, none, each alone, and all.
+/// Cargo arguments for each choice of features to check: the default, none, each alone, and all.
 fn feature_choices(of: &Crate) -> Vec<Vec<String>> {
     let mut choices = vec![Vec::new()];
     let chosen: Vec<&String> = of.features.iter().filter(|name| *name != "default").collect();
@@ -63,7 +63,7 @@ fn documented_commands(root: &Path) -> Result<Vec<String>, String> {
     let pages = output(&mut command(root, "git", &["ls-files", "*.md"]))?;
     let mut commands = Vec::new();
     for page in pages.lines() {
-        // A file that was removed without a commit has no commands.
+        // Git lists files that were deleted only from the working tree.
         let Ok(text) = fs::read_to_string(root.join(page)) else { continue };
         commands.extend(find_commands(&text));
     }

@@ -99,7 +99,11 @@ fn build(root: &Path) -> Result<Vec<Program>, String> {
         ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
     let messages = output(&mut command(root, "cargo", &BUILD))?;
     let programs: Vec<Program> = messages.lines().filter_map(read_message).collect();
-    if programs.is_empty() { Err("cargo compiled no test programs".into()) } else { Ok(programs) }
+    if programs.is_empty() {
+        Err("cargo reported no compiled test programs".into())
+    } else {
+        Ok(programs)
+    }
 }
 
 /// The test program named in a cargo message, if there is one.

@@ -32,7 +32,7 @@ const SIZE_LIMITS: &[(&str, i64)] = &[
 /// Words that a module header must not begin with: its first sentence is a noun phrase for the module.
 const HEADER_OPENINGS: &[&str] = &["What", "Who", "Whether", "How", "Where", "When", "Why"];
 
-/// Fails with every finding. Long but allowed files are only listed.
+/// Fails with a list of all findings. Long but allowed files are only listed.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let mut wrong = Vec::new();
     let mut long = Vec::new();
@@ -173,13 +173,15 @@ fn check_crate_rules(root: &Path, of: &Crate) -> Result<Vec<String>, String> {
             wrong.push(format!("{dir}/{root_file}:1: does not begin with //! documentation"));
         }
         if pure && !text.contains("#![forbid(unsafe_code)]") {
-            wrong.push(format!("{dir}/{root_file}:1: a pure crate forbids unsafe code"));
+            wrong.push(format!(
+                "{dir}/{root_file}:1: #![forbid(unsafe_code)] is missing, which a pure crate needs"
+            ));
         }
     }
     // Clippy reads only the nearest clippy.toml, so a crate's file replaces the workspace's.
     let own = of.dir.join("clippy.toml");
     if pure && !own.is_file() {
-        wrong.push(format!("{dir}: a pure crate needs a clippy.toml with the bans"));
+        wrong.push(format!("{dir}: clippy.toml with the bans for a pure crate is missing"));
     }
     if own.is_file() {
         let config = manifest::read_toml(&own)?;

@@ -26,7 +26,7 @@ const MAX_MESSAGE_LEN: u64 = 1_400;
 pub(crate) trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {
     /// Ends the connection immediately, for both sides.
     fn abort(self);
-    /// Reason of a fallback to plain TCP. `None` if there was no fallback, or if it is unknown.
+    /// Reason for a fallback to plain TCP. `None` if there was no fallback, or if it is unknown.
     fn fallback(&self) -> Option<String>;
 }
 
@@ -99,7 +99,7 @@ impl Plan {
     }
 
     /// The side that aborts, finishes its half first, or reads slowly.
-    const fn first(connection: usize) -> Side {
+    const fn leading_side(connection: usize) -> Side {
         if connection == 0 { Side::Client } else { Side::Server }
     }
 }
@@ -118,7 +118,7 @@ pub(crate) async fn run(
     }
     let mut outcome = match plan.workload {
         Workload::Messages => messages(&mut pipe, side, plan).await,
-        Workload::Abort if Plan::first(connection) == side => {
+        Workload::Abort if Plan::leading_side(connection) == side => {
             return abort(pipe, side, plan, connection).await;
         }
         _ => streams(&mut pipe, side, plan, connection).await,
@@ -163,7 +163,7 @@ async fn streams(pipe: &mut impl Pipe, side: Side, plan: &Plan, connection: usiz
         Side::Server => (from_server, Side::Client),
     };
     let (mine, theirs) = (plan.content(side, connection), plan.content(other, connection));
-    let goes_first = Plan::first(connection) == side;
+    let goes_first = Plan::leading_side(connection) == side;
     let slow = plan.workload == Workload::SlowReader && !goes_first;
     let (mut reader, mut writer) = tokio::io::split(pipe);
     let read = async {
@@ -189,7 +189,7 @@ async fn streams(pipe: &mut impl Pipe, side: Side, plan: &Plan, connection: usiz
     Outcome { received: Some(received), send_error, ..Outcome::default() }
 }
 
-/// Exchanges messages with a length prefix, each of which is echoed.
+/// Exchanges length-prefixed messages, each of which is echoed.
 async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
     let (mut reader, mut writer) = tokio::io::split(pipe);
     let result: io::Result<u32> = match side {
@@ -206,7 +206,7 @@ async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
                 let window = tokio::sync::Semaphore::new(MAX_CONCURRENT_MESSAGES);
                 let write = async {
                     for number in 0..plan.messages {
-                        // Released by the reader.
+                        // The reader releases the permit.
                         if let Ok(place) = window.acquire().await {
                             place.forget();
                         }
@@ -230,7 +230,7 @@ async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
                     }
                     match reader.read(&mut [0]).await? {
                         0 => Ok(echoed),
-                        _ => Err(io::Error::other("more data than was sent")),
+                        _ => Err(io::Error::other("received more data than was sent")),
                     }
                 };
                 let (echoed, ()) = tokio::try_join!(read, write)?;

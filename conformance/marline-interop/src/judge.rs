@@ -201,7 +201,7 @@ fn kernel(
     // The kernel rejects a path that returns after all data was sent, which is unavoidable.
     let rejected = counters.get("MPJoinRejected");
     if rejected > 0 && cell.condition != Condition::Cut {
-        problems.push(format!("kernel counter MPJoinRejected is {rejected}"));
+        problems.push(format!("kernel counter MPJoinRejected is {rejected}; expected 0"));
     }
     let least = match (cell.condition, cell.subflows.count() as u64) {
         (Condition::FirstDead, subflows) => (subflows - 2) * connections,

@@ -145,7 +145,7 @@ fn matrix(args: &Args) -> anyhow::Result<bool> {
     let summary = results.summary(&tasks)?;
     print!("{}", summary.text);
     if let Some(file) = &args.write {
-        marline_lab::keep::write_between_markers(file, "interop", &summary.markdown)?;
+        marline_lab::generated_part::write_between_markers(file, "interop", &summary.markdown)?;
     }
     Ok(summary.green)
 }

@@ -128,7 +128,7 @@ fn wait_for_line(file: &Path, text: &str, from: &mut ChildProcess) -> anyhow::Re
     }
 }
 
-/// Waits until both ends exit, and performs due actions meanwhile.
+/// Waits until both ends exit, and performs actions when they are due.
 fn wait(
     limit: Duration,
     mut running: [&mut ChildProcess; 2],

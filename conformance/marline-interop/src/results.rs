@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
-use marline_lab::keep;
+use marline_lab::provenance;
 use serde::{Deserialize, Serialize};
 
 use crate::cell::{Condition, Pair};
@@ -48,7 +48,7 @@ impl Results {
     /// captures.
     pub(crate) fn open(place: &Path, fresh: bool, keep_captures: bool) -> anyhow::Result<Results> {
         fs::create_dir_all(place).with_context(|| place.display().to_string())?;
-        let program = keep::program()?;
+        let program = provenance::program_hash()?;
         let place = place.canonicalize()?;
         Ok(Results {
             place,
@@ -115,7 +115,7 @@ impl Results {
         let mut markdown = format!(
             "{green} of {} cells passed; kernel {}.\n\n| |{}\n|---|{}\n",
             tasks.len(),
-            keep::kernel_release(),
+            provenance::kernel_release(),
             Condition::ALL.iter().map(|c| format!(" {c:?} |")).collect::<String>(),
             "---|".repeat(Condition::ALL.len()),
         );

@@ -1,5 +1,4 @@
-//! Special cases outside the matrix: path management and fallback, each with its own sequence of
-//! events.
+//! Special cases outside the matrix, for path management and fallback. Each has its own sequence of events.
 //!
 //! Every case transfers data in both directions, which is compared as in the matrix, and checks the captures. A case
 //! also checks kernel counters, and the amount of data on each path before and after an event.
@@ -38,11 +37,11 @@ const WIFI: &str = "wifi";
 const LTE: &str = "lte";
 /// Links of these paths.
 const LINKS: [&str; 2] = ["rate=20M,delay=10ms,queue=100ms", "rate=20M,delay=20ms,queue=100ms"];
-/// Number of bytes that is enough to use every path.
+/// Bytes of a transfer that is long enough to use every path.
 const SHORT_BYTES: u64 = 4 << 20;
-/// Number of bytes that take seven seconds on one path, so that events occur meanwhile.
+/// Bytes of a transfer that takes seven seconds on one path, so that events occur during it.
 const LONG: u64 = 16 << 20;
-/// Time limit of a case.
+/// Time limit for a case.
 const CASE_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// An external action.
@@ -72,7 +71,7 @@ pub(crate) struct SpecialCase {
     receive_buffer: Option<u32>,
     /// Actions before the ends are started.
     before: Vec<Act>,
-    /// Actions with times in ms after the client was started, in order.
+    /// Actions in order, with their times in ms after the client's start.
     acts: Vec<(u64, Act)>,
     /// Kernel counters that may change only in this case.
     expected: &'static [&'static str],
@@ -125,7 +124,7 @@ struct CaseResults<'a> {
 }
 
 impl CaseResults<'_> {
-    /// Counters at this snapshot, counted from 0. The last one is at the end.
+    /// Counters at this snapshot. Snapshots are counted from 0, and the last one is taken at the end.
     fn snapshot(&self, number: usize) -> &CountSnapshot {
         &self.notes[number.min(self.notes.len() - 1)]
     }
@@ -327,7 +326,7 @@ impl SpecialCase {
             Ok(())
         };
         let evidence = play.perform(log, &mut act)?;
-        ensure!(left.peek().is_none(), "the run ended before all events");
+        ensure!(left.peek().is_none(), "the run ended before all events had occurred");
         notes.push(CountSnapshot::take(&net)?);
         self.judge(&evidence, notes)
     }

@@ -137,7 +137,11 @@ impl Pair {
         let mut events = Vec::new();
         for side in [Side::A, Side::B] {
             for burst in 0.. {
-                assert!(burst < MAX_BURST, "{side:?} never stops sending at {:?}", self.now);
+                assert!(
+                    burst < MAX_BURST,
+                    "{side:?} sent {burst} bursts without pausing at {:?}",
+                    self.now
+                );
                 let Some(flights) = self.transmit(side) else { break };
                 for flight in flights {
                     self.dispatch(flight, judge);

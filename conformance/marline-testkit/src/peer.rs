@@ -138,7 +138,7 @@ impl Peer {
         self.send(script, seg);
     }
 
-    /// Processes an in-order segment of the endpoint.
+    /// Processes an in-order segment from the endpoint.
     pub fn record_received(&mut self, sent: &SentSegment) {
         let seg = &sent.seg;
         if seg.header.flags.contains(TcpFlags::SYN) {

@@ -250,9 +250,13 @@ impl Script {
     /// checksum.
     fn gather(&mut self) {
         for burst in 0.. {
-            assert!(burst < MAX_BURST, "the endpoint never stops sending at {:?}", self.now);
+            assert!(
+                burst < MAX_BURST,
+                "the endpoint sent {burst} bursts without pausing at {:?}",
+                self.now
+            );
             let Some(t) = self.endpoint.poll_transmit(self.now, &mut self.buf) else { break };
-            assert!(t.datagrams > 0, "an empty batch: {t:?}");
+            assert!(t.datagrams > 0, "the endpoint sent an empty batch: {t:?}");
             for bytes in self.buf.bytes().chunks(t.stride.max(1)) {
                 let scope = self.scope(t.path.local.ip(), t.path.remote.ip());
                 assert!(

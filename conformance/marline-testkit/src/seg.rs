@@ -227,7 +227,7 @@ impl Seg {
     /// Parses a segment.
     ///
     /// # Errors
-    /// As for [`TcpSegment::parse`].
+    /// Fails like [`TcpSegment::parse`].
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let segment = TcpSegment::parse(bytes)?;
         let fast_open = segment.fast_open();

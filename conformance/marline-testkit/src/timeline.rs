@@ -104,14 +104,14 @@ impl Timeline {
         }
     }
 
-    /// Sends the next segment of the peer.
+    /// Sends the peer's next segment.
     pub fn send(&mut self, seg: Seg) {
         let at = self.next;
         self.next += seg.len();
         self.send_at(at, seg);
     }
 
-    /// Sends a segment of the peer at a position in its stream, regardless of earlier ones.
+    /// Sends a segment from the peer at a position in its stream, regardless of earlier ones.
     pub fn send_at(&mut self, at: u32, seg: Seg) {
         let seg = seg.at(PEER_ISS.add(at));
         let first = seg.header.flags.contains(TcpFlags::SYN);

@@ -205,7 +205,7 @@ impl Stream {
     /// # Panics
     /// If the core would reject the decision.
     pub fn apply(&mut self, id: SubflowId, wanted: DataRange) -> DataRange {
-        assert!(!wanted.is_empty(), "an empty range");
+        assert!(!wanted.is_empty(), "the decision names an empty range");
         if wanted.start == self.unsent().start {
             let cut = wanted.intersection(&self.unsent()).prefix(u64::from(MSS));
             self.mappings.push(Mapping {
@@ -215,9 +215,12 @@ impl Stream {
             });
             return cut;
         }
-        assert!(wanted.start.0 >= self.data_una, "acknowledged data: {wanted:?}");
+        assert!(
+            wanted.start.0 >= self.data_una,
+            "the decision sends acknowledged data: {wanted:?}"
+        );
         let index = self.mappings.iter().position(|m| m.range.end > wanted.start);
-        let index = index.expect("neither new nor sent data");
+        let index = index.expect("the decision's data is neither new nor already sent");
         let mapping = self.mappings[index];
         assert!(!mapping.carried_by.contains(id), "{id:?} has already carried {wanted:?}");
         let cut = wanted.intersection(&mapping.range).prefix(u64::from(MSS));

@@ -164,7 +164,9 @@ impl<'a> Wiretap<'a> {
         let (flow, side) = match (self.current.get(&(from, to)), self.current.get(&(to, from))) {
             (Some(flow), _) => (*flow, 0),
             (None, Some(flow)) => (*flow, 1),
-            (None, None) => return self.findings.count_seen("segments of flows that began before"),
+            (None, None) => {
+                return self.findings.count_seen("segments of flows that began before the capture");
+            }
         };
         if flags.contains(TcpFlags::SYN) {
             self.flows[flow].isn[side] = Some(segment.header.seq);

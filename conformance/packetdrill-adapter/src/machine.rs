@@ -317,7 +317,7 @@ impl State {
         self.gather();
     }
 
-    /// Collects packets and events of the endpoint.
+    /// Collects packets and events from the endpoint.
     pub(crate) fn gather(&mut self) {
         while let Some(transmit) = self.endpoint.poll_transmit(self.now, &mut self.buf) {
             let (tos, hops) = self.sockets.marks(&transmit.path);

@@ -3,10 +3,10 @@
 //! Descriptors are real ones, of unused kernel sockets: packetdrill closes them itself at the end, and some scripts
 //! look for a listener in `/proc/net/tcp`.
 
-mod asking;
 mod clocks;
 mod epolls;
 mod fast_open;
+mod ioctl_queries;
 mod opening;
 mod polling;
 mod reports;
@@ -109,7 +109,7 @@ pub(crate) struct Sockets {
     pub(crate) by_fd: BTreeMap<c_int, Socket>,
     pub(crate) connections: BTreeMap<ConnectionId, ConnectionState>,
     epolls: BTreeMap<c_int, Epoll>,
-    /// Reasons of fallbacks to plain TCP.
+    /// Reasons for fallbacks to plain TCP.
     pub(crate) fallbacks: Fallbacks,
 }
 
@@ -195,7 +195,7 @@ impl Sockets {
         listener.map_or((0, None), |options| (options.tos, options.hops))
     }
 
-    /// Handles an event of the endpoint.
+    /// Handles an event from the endpoint.
     pub(crate) fn on_event(&mut self, now: Instant, endpoint: &Endpoint, event: Event) {
         match event {
             Event::Incoming(id) => self.on_incoming(now, endpoint, id),
@@ -282,7 +282,7 @@ impl Socket {
     }
 }
 
-/// The `errno` of a rejected write.
+/// The `errno` for a rejected write.
 pub(crate) const fn write_errno(error: WriteError) -> c_int {
     match error {
         WriteError::Blocked => libc::EAGAIN,

@@ -21,7 +21,7 @@ const SLOT: Duration = Duration::from_secs(2);
 /// Limits for copies.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct BudgetConfig {
-    /// Share of the new data, 0 or more. If infinite, nothing counts as spent, regardless of the bytes of copies.
+    /// Share of the new data, 0 or more. If infinite, nothing counts as spent, regardless of the bytes sent as copies.
     pub share: f64,
     /// Rate that is always allowed, even with little new data.
     pub rate: Rate,
@@ -49,7 +49,7 @@ impl Default for BudgetConfig {
 pub(crate) struct IdleCapacity {
     /// Sum of the rates of the paths.
     pub(crate) rate: Rate,
-    /// Share from 0 to 1.
+    /// Share of the idle capacity, 0 to 1.
     pub(crate) share: f64,
 }
 

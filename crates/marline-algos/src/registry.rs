@@ -2,7 +2,7 @@
 
 mod built_in;
 mod kind;
-mod named;
+mod named_factory;
 mod parameters;
 mod probes;
 mod spec;
@@ -17,7 +17,7 @@ use marline_policy::{
 use marline_time::Instant;
 
 pub use kind::{PolicyKind, RegisterError, UnknownPolicy};
-pub use named::{
+pub use named_factory::{
     NamedCongestion, NamedDatagramPolicy, NamedPathManager, NamedRecovery, NamedScheduler,
 };
 pub use parameters::{ParameterError, ParameterInfo, ParameterProblem, Parameters};

@@ -1,7 +1,7 @@
 //! Demonstration of failover: Marline compared with single paths over emulated links of the same kind, one of which
 //! fails and returns. Everything runs as it would for a user: `marline server` and `marline client` as processes of
 //! this program, applications through SOCKS5, the links as in `marline-lab link`. docs/start/demo.md explains the
-//! figures.
+//! results.
 
 pub mod application;
 mod child;

@@ -33,7 +33,7 @@ pub enum FindingStatus {
 pub struct Finding {
     /// Subject of the check.
     pub what: &'static str,
-    /// The outcome.
+    /// Result of the check.
     #[serde(rename = "verdict")]
     pub status: FindingStatus,
     /// Observation and remedy.

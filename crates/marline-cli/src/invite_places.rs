@@ -134,7 +134,8 @@ impl InvitePlaces {
                 Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
             };
             place.check(&file)?;
-            let invite = read_invite(file).with_context(|| format!("in {shown}"))?;
+            let invite =
+                read_invite(file).with_context(|| format!("cannot read an invite from {shown}"))?;
             return Ok(Some(FoundInvite { invite, path: place.path.clone() }));
         }
         Ok(None)

@@ -86,12 +86,12 @@ pub enum Command {
     Connect(cmd::connect::Args),
     /// Print the effective configuration of file and flags, or its errors.
     CheckConfig(cmd::check_config::Args),
-    /// `marline-lab link` today.
+    /// Moved to `marline-lab link`.
     #[command(hide = true, disable_help_flag = true)]
-    Link(cmd::moved::Args),
-    /// `marline-lab` today.
+    Link(cmd::moved_commands::Args),
+    /// Moved to `marline-lab`.
     #[command(hide = true, disable_help_flag = true)]
-    Lab(cmd::moved::Args),
+    Lab(cmd::moved_commands::Args),
     /// Run a demonstration: two emulated links, one of which fails. Needs no root.
     Demo(Box<cmd::demo::Args>),
     /// Check which features work on this machine, and what is missing.
@@ -116,7 +116,7 @@ pub enum Command {
     Man(cmd::man::Args),
 }
 
-/// Returns the policies of the `marline` program: the built-in ones and those of the literature. Another program can
+/// Returns the policies in the `marline` program: the built-in ones and those of the literature. Another program can
 /// add its own and pass all of them to [`main_with`].
 #[must_use]
 pub fn registry() -> Registry {
@@ -200,7 +200,7 @@ fn runtime(drivers: usize) -> std::io::Result<tokio::runtime::Runtime> {
     builder.event_interval(POLLS_PER_CHECK).enable_all().build()
 }
 
-/// Polls of tasks after which a thread checks its sockets although tasks are ready.
+/// Number of polls of tasks after which a thread checks its sockets although tasks are ready.
 const POLLS_PER_CHECK: u32 = 4;
 
 type CommandFuture = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
@@ -253,8 +253,8 @@ fn begin(command: Command) -> anyhow::Result<ReadyCommand> {
         Command::Down(args) => Box::pin(cmd::down::run(args)),
         Command::Connect(args) => Box::pin(cmd::connect::run(cmd::connect::prepare(args)?)),
         Command::CheckConfig(args) => Box::pin(cmd::check_config::run(args)),
-        Command::Link(args) => Box::pin(cmd::moved::run("link", "marline-lab link", args)),
-        Command::Lab(args) => Box::pin(cmd::moved::run("lab", "marline-lab", args)),
+        Command::Link(args) => Box::pin(cmd::moved_commands::run("link", "marline-lab link", args)),
+        Command::Lab(args) => Box::pin(cmd::moved_commands::run("lab", "marline-lab", args)),
         Command::Demo(args) => {
             native::drop_privileges(KeptCapabilities::Nothing)?;
             Box::pin(cmd::demo::run(*args))

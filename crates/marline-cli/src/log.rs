@@ -110,7 +110,7 @@ pub fn set_connection_logging(tell: bool) {
 /// Destination of lines, which may refuse them (a full disk, or a closed pipe).
 static SINK: Mutex<Sink<Output>> = Mutex::new(Sink::new(Output::Stderr));
 
-/// Largest number of bytes that a process writes into a log file.
+/// Maximum number of bytes that a process writes into a log file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Number of log lines of this process that could not be written.
@@ -149,7 +149,7 @@ impl Write for Output {
     }
 }
 
-/// Text of the notice about lines that could not be written, after their number.
+/// Text of the notice about lines that could not be written; their number precedes it.
 const LOST_LINES: &str = "log lines before this one could not be written";
 
 /// Writes lines to a destination that may refuse them.

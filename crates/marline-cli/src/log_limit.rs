@@ -16,7 +16,7 @@ use tracing::{Level, Metadata};
 /// Rate of lines per call site.
 const RATE: Rate = Rate { burst: 100, interval: Duration::from_secs(1) };
 
-/// Limits of a process.
+/// Rate limits on the log lines of a process.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatLimit(Mutex<HashMap<Identifier, CallSite>>);
 

@@ -1,5 +1,5 @@
-//! Mobile data: a notice about paths that look like mobile data, with the amount that the mode may send there, and
-//! NetworkManager's information about metered interfaces.
+//! Mobile data: a notice about paths that look like mobile data, with the amount that may be sent there in the
+//! current mode, and NetworkManager's information about metered interfaces.
 //!
 //! The library treats interfaces of cellular modems as limited. A phone that shares its network over USB or WiFi looks
 //! like any other interface, but announces itself in DHCP, which NetworkManager evaluates. The command `nmcli` is run
@@ -18,15 +18,15 @@ use crate::config::client::ClientPlan;
 use crate::config::policies::Mode;
 use crate::path_quotas::PathQuotas;
 
-/// NetworkManager's command.
+/// Path of NetworkManager's command-line tool.
 const NMCLI: &str = "/usr/bin/nmcli";
 /// Time limit for the command.
 const NMCLI_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest output that is read, in bytes.
 const MAX_OUTPUT: usize = 64 << 10;
-/// Interval of checks for new paths.
+/// Interval between checks for new paths.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Largest number of interfaces remembered as logged.
+/// Maximum number of interfaces remembered as logged.
 const MAX_REMEMBERED: usize = 64;
 
 /// Logs each interface that looks like mobile data once. Clones share their state.
@@ -160,7 +160,7 @@ fn report_metered(client: &Client, paths: &[PathStatus], metered: &BTreeSet<Stri
     }
 }
 
-/// Returns the names of the interfaces that NetworkManager considers metered. None if it does not run.
+/// Returns the names of the interfaces that NetworkManager considers metered. Empty if NetworkManager does not run.
 async fn metered_interfaces(nmcli: &str) -> BTreeSet<String> {
     let mut command = Command::new(nmcli);
     command.args(["-t", "-e", "no", "-f", "GENERAL.DEVICE,GENERAL.METERED", "device", "show"]);

@@ -173,7 +173,7 @@ pub fn drop_privileges(kept: KeptCapabilities) -> anyhow::Result<()> {
 /// Returns the capabilities to keep for a command that may bind these ports while it runs.
 #[must_use]
 pub fn capabilities_for_ports(ports: impl IntoIterator<Item = u16>) -> KeptCapabilities {
-    /// Lower ports are reserved for root on most systems (`net.ipv4.ip_unprivileged_port_start`).
+    /// First port that most systems do not reserve for root (`net.ipv4.ip_unprivileged_port_start`).
     const FIRST_UNPRIVILEGED: u16 = 1_024;
     match ports.into_iter().any(|port| (1..FIRST_UNPRIVILEGED).contains(&port)) {
         true => KeptCapabilities::LowPorts,

@@ -7,7 +7,7 @@ use crate::path_table::align;
 
 const HEADER: [&str; 6] = ["address pair", "loss", "retrans", "rto", "faults", "health"];
 
-/// Largest number of subflows listed in a line. The remaining ones are only counted.
+/// Maximum number of subflows listed in a line. The remaining ones are only counted.
 const MAX_LISTED_SUBFLOWS: usize = 4;
 
 /// Returns the table with a heading, for a process with a path health monitor.

@@ -24,7 +24,7 @@ use crate::config::PathQuota;
 
 /// Interval at which counts are read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Largest number of counted paths. Beyond it, removed paths are forgotten.
+/// Maximum number of counted paths. Beyond it, removed paths are forgotten.
 const PATH_LIMIT: usize = 64;
 
 /// Identity of a path without its flags and number: its name, and its remote address if that is fixed.
@@ -59,7 +59,7 @@ pub struct PathQuotas {
 struct State {
     quotas: Vec<PathQuota>,
     file: PathBuf,
-    /// Set as soon as there is a quota.
+    /// Ledger with the usage; opened as soon as there is a quota.
     ledger: Option<Ledger>,
     /// Counts already added to the ledger.
     recorded: BTreeMap<Key, (u64, u64)>,
@@ -112,7 +112,7 @@ impl PathQuotas {
         lock(&self.state).uses.get(&path).cloned()
     }
 
-    /// Returns the number of failed writes of the ledger.
+    /// Returns the number of failed ledger writes.
     #[must_use]
     pub fn ledger_failures(&self) -> u64 {
         lock(&self.state).ledger.as_ref().map_or(0, Ledger::failures)
@@ -152,7 +152,7 @@ impl PathQuotas {
     async fn write(&self, now_unix_s: u64, force: bool) {
         let begin = |ledger: &mut Ledger| ledger.begin_write(now_unix_s, force);
         let Some(writing) = lock(&self.state).ledger.as_mut().and_then(begin) else { return };
-        // On a blocking thread, since a disk may be slow.
+        // Runs on a blocking thread, because a disk may be slow.
         let written = tokio::task::spawn_blocking(|| writing.run()).await;
         if let (Ok(written), Some(ledger)) = (written, &mut lock(&self.state).ledger) {
             ledger.finish(written);
@@ -229,7 +229,7 @@ fn restriction(used: Option<&QuotaUse>, standing: QuotaState, now_unix_s: u64) -
         (_, QuotaState::Within) | (None, _) => PathRestriction::None,
         (Some(_), QuotaState::BeyondSoftLimit) => PathRestriction::Metered,
         (Some(used), QuotaState::UsedUp) => {
-            PathRestriction::Unusable(used.quota.refusal(now_unix_s))
+            PathRestriction::Unusable(used.quota.refusal("its", now_unix_s))
         }
     }
 }
@@ -237,12 +237,14 @@ fn restriction(used: Option<&QuotaUse>, standing: QuotaState, now_unix_s: u64) -
 fn log_change(path: &str, used: Option<&QuotaUse>, standing: QuotaState) {
     let words = used.map_or_else(String::new, |used| used.words.clone());
     match standing {
-        QuotaState::Within => tracing::info!("path {path}: within its quota again"),
+        QuotaState::Within => {
+            tracing::info!("path {path}: below the soft limit of its quota again")
+        }
         QuotaState::BeyondSoftLimit => {
-            tracing::warn!("path {path}: quota {words}, beyond the soft limit: path is now metered")
+            tracing::warn!("path {path}: beyond the soft limit of its quota ({words}); now metered")
         }
         QuotaState::UsedUp => {
-            tracing::warn!("path {path}: quota {words}, used up: path is not used until then")
+            tracing::warn!("path {path}: quota used up ({words}); not used until the month ends")
         }
     }
 }

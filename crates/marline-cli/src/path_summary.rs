@@ -55,14 +55,14 @@ pub fn retransmitted_share(sent: u64, repeated: u64) -> Option<f64> {
     (sent > 0).then(|| repeated as f64 / sent as f64)
 }
 
-/// Largest number of our addresses listed for a wildcard address at which a server listens. The remaining ones share a
+/// Maximum number of our addresses listed for a wildcard address at which a server listens. The remaining ones share a
 /// row.
 const ADDRESS_LIMIT: usize = 16;
 
 /// Returns the rows of an address at which a server listens: one, or for a wildcard (`0.0.0.0`, `[::]`) one per local
 /// address that connections use.
 #[must_use]
-pub fn summarize_listening(path: &Path, connections: &[Connection]) -> Vec<PathSummary> {
+pub fn summarize_listener(path: &Path, connections: &[Connection]) -> Vec<PathSummary> {
     let listens: Option<SocketAddr> = path.local.as_deref().and_then(|local| local.parse().ok());
     let Some(listens) = listens.filter(|address| address.ip().is_unspecified()) else {
         return vec![summarize(path, connections)];
@@ -178,7 +178,7 @@ mod tests {
             ..Path::default()
         };
         let rows = |local: &str, count| {
-            let rows = summarize_listening(&listening(local), &many(count));
+            let rows = summarize_listener(&listening(local), &many(count));
             assert!(rows.iter().all(|row| row.state == PathHealth::Usable && row.name == local));
             let sent = rows.iter().map(|row| row.bytes_sent).sum::<u64>();
             (rows.len(), sent, rows[0].local.clone().unwrap_or_default())

@@ -28,7 +28,7 @@ const GATHER_TIME: std::time::Duration = std::time::Duration::from_millis(500);
 const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
 /// Time without a failure after which writing counts as restored.
 const RECOVERY_TIME: std::time::Duration = std::time::Duration::from_secs(60);
-/// Largest number of connections traced concurrently.
+/// Maximum number of connections traced concurrently.
 const MAX_OPEN_TRACES: usize = 1_024;
 /// Time after the end of a connection in which segments of it may still arrive.
 const POST_END_PERIOD: std::time::Duration = std::time::Duration::from_secs(5);
@@ -102,7 +102,7 @@ impl WriteFailure {
 /// Creates a directory for traces unless it exists.
 ///
 /// # Errors
-/// It cannot be created.
+/// The directory cannot be created.
 pub fn make_dir(directory: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(directory)
         .with_context(|| format!("cannot create the directory {}", directory.display()))

@@ -9,7 +9,7 @@ use qrcode::{Color, EcLevel, QrCode};
 /// Width of the bright margin in modules. The standard requires four, but two suffice for cameras and keep the code of
 /// a typical invite narrower than 80 columns.
 const MARGIN: usize = 2;
-/// Black on white, of the 256 colors that themes do not change.
+/// Escape sequence for black on white, from the 256 colors that themes do not change.
 const BLACK_ON_WHITE: &str = "\x1b[38;5;16;48;5;231m";
 const RESET: &str = "\x1b[0m";
 

@@ -17,7 +17,7 @@ use marline::policy::{SignalMonitor, SignalThresholds};
 use marline_time::Instant;
 
 const FILE: &str = "/proc/net/wireless";
-/// Interval of reads. Beacons arrive ten times a second.
+/// Interval between reads. Beacons arrive ten times a second.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Plausible levels of a radio, in dBm. Other values come from drivers with other units, or are -256, which means no
 /// value.
@@ -31,7 +31,7 @@ pub struct SignalReader(Arc<Mutex<State>>);
 struct State {
     /// Thresholds; `None` if the file is not read.
     thresholds: Option<SignalThresholds>,
-    /// Judges by interface.
+    /// Signal monitors by interface.
     judges: BTreeMap<String, SignalMonitor>,
 }
 
@@ -205,7 +205,7 @@ wlp3s0: 0000    0     0     0        0      0      0      0      0        0
     }
 
     #[test]
-    fn changed_thresholds_apply_at_once_and_removing_them_ends_hints() {
+    fn changed_thresholds_apply_immediately_and_removing_them_ends_hints() {
         let reader = SignalReader::new(Some("on".parse().unwrap()));
         let tell = |from_s, level| {
             let mut state = reader.0.lock().unwrap();

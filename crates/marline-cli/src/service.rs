@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// Watchdog timeout of the manager (`WatchdogSec=`), in microseconds. systemd also names the process, which is
-/// ignored here, because a successor inherits the variable.
+/// Environment variable with the manager's watchdog timeout (`WatchdogSec=`), in microseconds. systemd's variable with
+/// the process id is ignored, because a successor inherits it.
 const WATCHDOG: &str = "WATCHDOG_USEC";
-/// Keepalives per timeout, so that one may be late.
+/// Number of keepalives per watchdog timeout, so that one may be late.
 const KEEPALIVES_PER_TIMEOUT: u32 = 3;
 
-/// Socket of the manager, if there is one.
+/// Environment variable with the path of the manager's socket. Not set without a manager.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
 /// Returns true if there is a service manager.
@@ -25,7 +25,7 @@ pub fn status(text: &str) {
     send_states(&[NotifyState::Status(text)]);
 }
 
-/// Extends the start's time limit: the next message about it follows within this time.
+/// Extends the service manager's startup timeout (EXTEND_TIMEOUT_USEC): the next extension must follow within `time`.
 pub fn extend_start(time: Duration) {
     send_states(&[NotifyState::ExtendTimeoutUsec(
         u32::try_from(time.as_micros()).unwrap_or(u32::MAX),

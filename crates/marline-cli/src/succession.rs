@@ -31,7 +31,7 @@ use crate::service;
 const SUCCESSOR: &str = "MARLINE_SUCCESSOR";
 /// Default time after which a successor that is not ready is ended.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Interval of checks of a successor that has not reported yet.
+/// Interval between checks of a successor that has not reported yet.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Time limit for the requester to read the answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

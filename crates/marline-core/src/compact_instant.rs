@@ -4,7 +4,7 @@ use core::num::NonZeroU32;
 
 use marline_time::{Duration, Instant};
 
-/// Binary logarithm of the nanoseconds in a tick (65.5 microseconds).
+/// Binary logarithm of the number of nanoseconds in a tick (65.5 microseconds).
 const TICK_SHIFT: u32 = 16;
 
 /// An instant with a resolution of 65.5 microseconds. An instant more than 78 hours ago is mistaken for a later one.

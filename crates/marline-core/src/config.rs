@@ -105,31 +105,31 @@ impl Shard {
 /// Limits on the state that peers can create.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections per endpoint.
+    /// Maximum number of connections per endpoint.
     pub connections: usize,
-    /// Half-open connections. When half of them are in use, a new peer must prove that it receives at its address, with
-    /// a SYN cookie on native TCP or the carrier's own cookie otherwise; 0 always requires this. Beyond this limit, the
-    /// oldest entry of the source with the most entries is dropped. If SYN/ACKs are withheld, this also limits the SYNs
-    /// that wait for the application's decision; further SYNs are ignored.
+    /// Maximum number of half-open connections. When half of them are in use, a new peer must prove that it receives at
+    /// its address, with a SYN cookie on native TCP or the carrier's own cookie otherwise; 0 always requires this.
+    /// Beyond this limit, the oldest entry of the source with the most entries is dropped. If SYN/ACKs are withheld,
+    /// this also limits the SYNs that wait for the application's decision; further SYNs are ignored.
     pub syn_queue: usize,
-    /// Subflows per connection; at most 32.
+    /// Maximum number of subflows per connection, up to 32.
     pub subflows: usize,
-    /// Joins per connection whose handshake is in progress.
+    /// Maximum number of joins per connection whose handshake is in progress.
     pub pending_joins: usize,
-    /// Out-of-order ranges held per subflow and per connection.
+    /// Maximum number of out-of-order ranges held per subflow and per connection.
     pub out_of_order_ranges: usize,
-    /// Mappings announced but not filled, per subflow; contiguous mappings count once. With a large
+    /// Maximum number of mappings announced but not filled, per subflow; contiguous mappings count once. With a large
     /// receive buffer the limit is higher: one per 128 bytes of the buffer.
     pub mappings: usize,
-    /// A server's connections that have no subflow and an unauthenticated peer. Beyond the limit, the one that has
-    /// waited longest ends.
+    /// Maximum number of a server's connections that have no subflow and whose peer is unauthenticated. Beyond the
+    /// limit, the one that has waited longest ends.
     pub lingering: usize,
-    /// Connections in TIME-WAIT.
+    /// Maximum number of subflows in TIME-WAIT.
     pub time_wait: usize,
-    /// Challenge ACKs per second, and also answers per second to unknown flows (RFC 5961 section 7). Each second allows
-    /// a random number between half of this value and all of it.
+    /// Maximum number of challenge ACKs per second, and of answers per second to unknown flows (RFC 5961 section 7).
+    /// Each second allows a random number between half of this value and all of it.
     pub challenges_per_s: u32,
-    /// Remote addresses remembered per connection.
+    /// Maximum number of remote addresses remembered per connection.
     pub remote_addresses: usize,
 }
 
@@ -206,7 +206,7 @@ pub struct EndpointConfig {
     pub monitor: bool,
 }
 
-/// TCP Fast Open of a connection (RFC 7413; with Multipath TCP RFC 8684 appendix B).
+/// TCP Fast Open for a connection (RFC 7413; with Multipath TCP RFC 8684 appendix B).
 ///
 /// A client requests a cookie from a server. On its next connection, data that the application wrote before the first
 /// [`poll_transmit`](crate::Endpoint::poll_transmit) is sent with the SYN, up to one segment, and the server passes
@@ -287,21 +287,21 @@ pub struct ConnectionConfig {
     /// Client: the application writes as soon as it is connected. The third ACK is delayed by up to four milliseconds
     /// so that it can carry the first data (as in Linux with a pending write).
     pub speaks_first: bool,
-    /// Repeats of an unanswered SYN before the attempt ends, if the interval between them doubles each time (Linux:
-    /// 6, which takes 127 s).
+    /// Number of repeats of an unanswered SYN before the attempt ends, if the interval doubles each time (Linux: 6,
+    /// which takes 127 s).
     pub syn_retries: u32,
-    /// Client: repeats of the first SYN at constant intervals (the initial timeout) before the interval doubles each
-    /// time, so that a connection opened during a short outage is established within a second of its end (Linux since
-    /// 6.5: 4, the default). The total duration of the attempt does not change.
+    /// Client: number of repeats of the first SYN at constant intervals (the initial timeout) before the interval
+    /// starts to double, so that a connection opened during a short outage is established within a second of its end
+    /// (Linux since 6.5: 4, the default). The total duration of the attempt does not change.
     pub linear_syn_retries: u32,
     /// Like [`syn_retries`](Self::syn_retries), for joins. Lower, because path managers start new attempts, whereas
     /// the interval between SYNs of one attempt keeps growing.
     pub join_syn_retries: u32,
-    /// Repeats of an unanswered SYN with MP_CAPABLE before the option is left out (Linux: 2). With several local
-    /// addresses, this applies to each. Between addresses where options passed before, the number is doubled, plus one.
-    /// Also the number of timeouts of the first data before MPTCP options are given up, if the path answers segments
-    /// without them. If nothing is received, that number is doubled, plus two, unless options passed between the two
-    /// addresses before. No effect on a carrier with flow ids, whose datagrams hide options.
+    /// Number of repeats of an unanswered SYN with MP_CAPABLE before the option is left out (Linux: 2). With several
+    /// local addresses, this applies to each. Between addresses where options passed before, the limit is twice this
+    /// number plus one. Also the number of timeouts of the first data before MPTCP options are given up, if the path
+    /// answers segments without them. If nothing is received, the limit is twice this number plus two, unless options
+    /// passed between the two addresses before. No effect on a carrier with flow ids, whose datagrams hide options.
     pub mptcp_syn_retries: u32,
     /// Client: time without an answer after which the first SYN is also sent from the next local address, backup
     /// addresses last (the Connection Attempt Delay of RFC 8305); at most the initial RTO. The first answer selects
@@ -321,9 +321,9 @@ pub struct ConnectionConfig {
     pub pacing: bool,
     /// Lifetime of a connection without a working path.
     pub linger: Linger,
-    /// Unanswered retransmission timeouts after which a subflow is closed although others work.
+    /// Number of unanswered retransmission timeouts after which a subflow is closed, even if other subflows work.
     pub subflow_retries: u32,
-    /// TIME-WAIT of subflows (Linux: 60 s).
+    /// Duration of TIME-WAIT for subflows (Linux: 60 s).
     pub time_wait: Duration,
     /// Wait to fill a segment while data is in flight (Nagle). Turn this off for interactive traffic.
     pub nagle: bool,
@@ -343,8 +343,8 @@ pub struct ConnectionConfig {
     /// per segment. This gives 0.7 % more goodput and halves the sender's processing (docs/spec/mapping-runs.md). No
     /// effect with DSS checksums.
     pub mapping_runs: bool,
-    /// Evaluate the forecasts of each subflow's answers ([`ForecastScore`](crate::ForecastScore)): for research,
-    /// without other effects. Takes up to 300 kB of memory for a subflow with much data in flight.
+    /// Score each subflow's forecasts of answer times ([`ForecastScore`](crate::ForecastScore)), for research; nothing
+    /// else changes. Takes up to 300 kB of memory for a subflow with much data in flight.
     pub score_forecasts: bool,
     /// TCP Fast Open (RFC 7413): data in the SYN. `None`, the default, neither sends nor accepts it. No effect
     /// together with [`withhold_syn_ack`](Self::withhold_syn_ack).

@@ -139,12 +139,13 @@ pub(crate) use self::origin::{AcceptedSyn, Origin};
 
 /// Limit on path manager actions applied in one pass, in case a manager never stops.
 const MAX_ACTIONS: usize = 64;
-/// Retransmissions of the oldest data on a silent subflow while other subflows carry that data and its path is probed.
+/// Maximum number of retransmissions of the oldest data on a silent subflow while other subflows carry that data and
+/// its path is probed.
 const MAX_SILENT_RETRANSMISSIONS: u32 = 1;
-/// Consecutive timeouts on the only subflow after which other ports are tried on its path.
+/// Number of consecutive timeouts on the only subflow after which other ports are tried on its path.
 const STUCK_TIMEOUTS: u32 = 2;
-/// Consecutive timeouts after which a subflow without its local address is given up, if no join can continue the
-/// connection.
+/// Number of consecutive timeouts after which a subflow without its local address is given up, if no join can continue
+/// the connection.
 const MAX_CUT_OFF_RTOS: u32 = 2;
 /// Memory of an idle connection with one subflow, including its table entries, in bytes.
 const CONNECTION_BYTES: u64 = 4 * 1_024;
@@ -187,7 +188,7 @@ impl Drop for Connection {
     }
 }
 
-/// Defines methods that lend parts of a connection to a struct of this folder: first the fields to copy, then those to
+/// Defines methods that lend parts of a connection to a struct in this folder: first the fields to copy, then those to
 /// read, then those to change.
 macro_rules! lend {
     ($($name:ident: $type:ident { $($copied:ident)*; $($read:ident)*; $($changed:ident)* })*) => {
@@ -327,7 +328,7 @@ impl Connection {
     }
 }
 
-/// Requests of the application.
+/// Requests from the application.
 impl Connection {
     /// Accepts bytes to send. Returns the number of bytes that fit.
     pub(crate) fn write(
@@ -1172,8 +1173,8 @@ impl Connection {
         Some(ingress)
     }
 
-    /// Checks a segment of a subflow whose handshake is not complete, before TCP. `false` if the segment must not
-    /// reach TCP.
+    /// Checks a segment of a subflow whose handshake is not complete, before TCP processes it. `false` if the segment
+    /// must not reach TCP.
     fn admit(
         &mut self,
         cx: &mut Context<'_>,
@@ -1545,7 +1546,7 @@ impl Connection {
         if let Some((ssn, range)) = ingress.in_order.clone() {
             self.deliver(cx, id, ssn, &segment.payload[range]);
         }
-        // Data that ends its subflow stops further delivery.
+        // If data ends its subflow, delivery stops.
         let next = |connection: &mut Self| {
             let subflow = connection.paths.get_mut(id).filter(|s| !s.tcp().is_over())?;
             subflow.tcp_mut().pop_reassembled()
@@ -1884,7 +1885,7 @@ impl Connection {
     }
 }
 
-/// Addresses of both sides, and requests of the path manager (RFC 8684 section 3.4).
+/// Addresses of both sides, and requests from the path manager (RFC 8684 section 3.4).
 impl Connection {
     /// Sends ADD_ADDR for one of our addresses, repeated until echoed.
     fn announce_address(&mut self, cx: &mut Context<'_>, id: AddressId) {
@@ -2032,7 +2033,7 @@ impl Connection {
     }
 }
 
-/// Identity in the endpoint's tables, and reports of the carrier about its paths.
+/// Identity in the endpoint's tables, and the carrier's reports about paths.
 impl Connection {
     pub(crate) const fn id(&self) -> ConnectionId {
         self.id
@@ -2629,7 +2630,7 @@ impl Connection {
         let next = self.paths.get(id).and_then(|subflow| subflow.tcp().next_timeout());
         if next.is_some_and(|at| at <= cx.now) {
             let lost = cx.out.traces_traffic(self.id).then(|| self.paths.lost_segments_of(id));
-            // A coupled controller reads the other subflows at a loss, as at an ACK.
+            // A coupled controller reads the other subflows on a loss, as it does on an ACK.
             self.assignment().refresh_group(cx.now, id);
             self.with_workspace(cx, id, |connection, cx| {
                 if let Some(subflow) = connection.paths.get_mut(id) {
@@ -3062,7 +3063,7 @@ impl Connection {
         cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
     }
 
-    /// Starting at this time, sends MP_FAIL until the peer shows that it arrived. It reports a bad checksum, or a
+    /// Starting at this time, sends MP_FAIL until the peer shows that it arrived. MP_FAIL reports a bad checksum, or a
     /// fallback that the peer would not detect until we send data.
     fn send_mp_fail_from(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Instant) {
         let Some(subflow) = self.paths.get_mut(id) else { return };

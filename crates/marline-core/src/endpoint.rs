@@ -212,7 +212,8 @@ impl Endpoint {
 
     /// Copies received bytes like [`read`](Self::read), without consuming them (`MSG_PEEK`).
     ///
-    /// # Errors Those of [`read`](Self::read).
+    /// # Errors
+    /// Like [`read`](Self::read).
     pub fn peek(
         &mut self,
         now: Instant,

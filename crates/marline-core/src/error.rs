@@ -72,7 +72,7 @@ pub enum FallbackReason {
     SynWithoutOption,
     /// SYNs with MP_CAPABLE were not answered.
     SynRetries,
-    /// SYNs with MP_CAPABLE between these two addresses were recently not answered.
+    /// SYNs with MP_CAPABLE between these two addresses recently went unanswered.
     KnownNetwork,
     /// The third ACK or the first data had no MPTCP options.
     FirstDataWithoutOption,

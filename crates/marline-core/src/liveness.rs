@@ -36,7 +36,7 @@ pub struct Probing {
     pub after: Duration,
     /// Minimum wait for the answer to each probe; longer on paths with a longer round trip.
     pub wait: Duration,
-    /// Unanswered probes that prove the path dead, at least 1.
+    /// Number of unanswered probes that prove the path dead, at least 1.
     pub count: u32,
 }
 

@@ -41,7 +41,7 @@ const ADMISSION_FREE_MULTIPLE: u64 = 6;
 pub(crate) const CHUNK: u64 = 16 * 1024;
 /// Maximum number of free chunks that an endpoint with many connections keeps (16 MiB).
 const POOL: usize = 1024;
-/// Free chunks that an endpoint keeps regardless of its connections, and per connection.
+/// Number of free chunks that an endpoint keeps: a base, plus a number per connection.
 const FREE_CHUNKS_BASE: usize = 16;
 const FREE_CHUNKS_PER_CONNECTION: usize = 4;
 

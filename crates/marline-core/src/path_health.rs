@@ -63,7 +63,7 @@ pub struct AddressPairInfo {
     pub members: u64,
     /// Smoothed share of lost segments, 0 to 1.
     pub loss: f64,
-    /// Smoothed share of retransmissions, 0 to 1.
+    /// Smoothed share of retransmitted segments, 0 to 1.
     pub retransmissions: f64,
     /// Largest retransmission timeout of the members, with backoff.
     pub rto: Duration,

@@ -38,7 +38,7 @@ pub struct Keepalive {
     pub idle: Duration,
     /// Interval between probes.
     pub interval: Duration,
-    /// Unanswered probes after which the subflow is considered dead.
+    /// Number of unanswered probes after which the subflow is considered dead.
     pub probes: u32,
 }
 

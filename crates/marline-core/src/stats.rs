@@ -183,7 +183,7 @@ pub struct SubflowInfo {
     pub rtos: u64,
     /// Tail loss probes sent.
     pub probes: u64,
-    /// Reductions undone as spurious.
+    /// Window reductions undone as spurious.
     pub undone: u64,
     /// Score of the forecasts; `None` unless
     /// [`ConnectionConfig::score_forecasts`](crate::ConnectionConfig::score_forecasts) is on.

@@ -44,7 +44,7 @@ impl Token {
             );
         }
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
-            .map_err(|_| "the system provides no random bytes".to_owned())?;
+            .map_err(|_| "cannot get random bytes from the system".to_owned())?;
         let tag = hmac::sign(&key, text.as_bytes());
         Ok(Token { key, tag })
     }
@@ -57,7 +57,7 @@ impl Token {
         let mut bytes = [0; TOKEN_BYTES];
         SystemRandom::new()
             .fill(&mut bytes)
-            .map_err(|_| "the system provides no random bytes".to_owned())?;
+            .map_err(|_| "cannot get random bytes from the system".to_owned())?;
         let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         Ok((Token::new(&text)?, text))
     }
@@ -98,7 +98,7 @@ impl Access {
     pub(crate) fn refusal<T>(request: &Request<T>) -> Option<(StatusCode, &'static str)> {
         let mut hosts = request.headers().get_all(HOST).iter();
         let (Some(_), None) = (hosts.next(), hosts.next()) else {
-            return Some((StatusCode::BAD_REQUEST, "exactly one Host header is required\n"));
+            return Some((StatusCode::BAD_REQUEST, "missing or repeated Host header\n"));
         };
         // The request's URI and its Host header may both contain a host, and neither may be a name.
         if has_foreign_host(request) {
@@ -138,8 +138,8 @@ impl Access {
     }
 }
 
-/// Returns true if a request's host is neither an address nor `localhost`, and so may be the name of another site
-/// that was pointed here.
+/// Returns true if a request's host is neither an address nor `localhost`, and so may be the name of another site that
+/// resolves to this machine.
 pub fn has_foreign_host<T>(request: &Request<T>) -> bool {
     let headers = request.headers().get_all(HOST).iter().map(|host| host.to_str().ok());
     let of_target = request.uri().authority().map(|authority| Some(authority.as_str()));

@@ -44,7 +44,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_HEADER_BYTES: usize = 16 * 1_024;
 const MAX_HEADERS: usize = 64;
 
-/// Send buffer of the kernel for a viewer, in bytes.
+/// Size of the kernel's send buffer per viewer, in bytes.
 const SEND_BUFFER: u32 = 128 * 1_024;
 
 /// A running dashboard. Dropping it stops the server.
@@ -199,7 +199,7 @@ impl ConnectionState {
 
 async fn accept(listener: Arc<TcpListener>, shown: Arc<SharedState>) {
     let table = PendingTable::new(PENDING_LIMITS);
-    // Ends with this task.
+    // Its tasks end with this one.
     let mut serving = JoinSet::new();
     loop {
         let Ok((stream, remote)) = listener.accept().await else {
@@ -264,7 +264,8 @@ fn answer(
         return Ok(refusal(status, why));
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut refused = refusal(StatusCode::METHOD_NOT_ALLOWED, "GET and HEAD\n");
+        let mut refused =
+            refusal(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET or HEAD\n");
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Ok(refused);
     }

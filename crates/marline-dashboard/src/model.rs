@@ -76,7 +76,7 @@ pub struct PathSummary {
     pub bytes_copied: u64,
     /// Payload bytes received.
     pub bytes_received: u64,
-    /// Received bytes that were already present.
+    /// Received bytes that were duplicates.
     pub bytes_duplicate: u64,
     /// Quota, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]

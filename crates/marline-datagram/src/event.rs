@@ -18,7 +18,7 @@ pub enum Event<'a> {
     /// Frames sent on this path are no longer acknowledged.
     PathUnreachable(PathId),
     /// An unreachable path is acknowledged again.
-    PathAnswers(PathId),
+    PathReachable(PathId),
     /// The maximum datagram size of a path has changed.
     PathMtu {
         /// Path.
@@ -41,11 +41,11 @@ pub struct LaneStats {
     pub sent_bytes: u64,
     /// Bytes of frames whose datagrams were sent for the first time.
     pub first_frame_bytes: u64,
-    /// Bytes of repairs, and of frames sent a second time on another path.
+    /// Bytes of repairs, and of frames sent again on another path.
     pub copied_frame_bytes: u64,
-    /// Bytes of these frames that were repairs.
+    /// Bytes of repairs, which `copied_frame_bytes` includes.
     pub repair_frame_bytes: u64,
-    /// Bytes of these frames that were sent because an acknowledgment was overdue.
+    /// Bytes of frames sent again because an acknowledgment was overdue, which `copied_frame_bytes` includes.
     pub rescued_frame_bytes: u64,
     /// Bytes of frames that only acknowledge, measure a path's round trip, or probe its MTU.
     pub control_frame_bytes: u64,
@@ -55,7 +55,7 @@ pub struct LaneStats {
     pub dropped_full: u64,
     /// Datagrams passed to the driver.
     pub delivered_datagrams: u64,
-    /// Number of these that were recovered from repairs.
+    /// Number of delivered datagrams that were recovered from repairs.
     pub repaired_datagrams: u64,
     /// Datagrams sent in pieces because they did not fit into a frame of their path.
     pub cut_datagrams: u64,

@@ -14,7 +14,7 @@ use crate::frame::NumberRange;
 
 /// Number of frames by which an acknowledged frame must be later for a frame to count as lost.
 const REORDERING: u64 = 3;
-/// Assumed resolution of clocks.
+/// Assumed clock resolution.
 const CLOCK_RESOLUTION: Duration = Duration::from_millis(1);
 
 /// Sent frame whose acknowledgment is pending.

@@ -4,7 +4,7 @@
 //! A path is judged only by frames sent on it. Each ack-eliciting frame is recorded, and an ACK names the path whose
 //! frames it acknowledges, regardless of the path on which it arrives. Nothing here waits for another path.
 
-mod carried;
+mod delivery_rates;
 mod lone_losses;
 mod losses;
 pub(crate) mod mtu;
@@ -25,7 +25,7 @@ use crate::outstanding::{OutstandingFrames, Sending, SentFrame};
 use crate::pacer::Pacer;
 use crate::queue::{Queues, Room};
 use crate::received::{ACK_DELAY, ReceivedFrames};
-use carried::DeliveryRates;
+use delivery_rates::DeliveryRates;
 use lone_losses::IsolatedLosses;
 use losses::Losses;
 use mtu::Mtu;
@@ -48,9 +48,9 @@ const MIN_VARIATION: Duration = Duration::from_millis(10);
 const UNREACHABLE_BYTES: u64 = 4_096;
 /// Number of frames in a packet train that measures the rate.
 const TRAIN_FRAMES: u8 = 12;
-/// Maximum interval of probes on a silent path while datagrams are sent.
+/// Maximum interval between probes on a silent path while datagrams are sent.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval of probes if other components also probe the path.
+/// Interval between probes if other components also probe the path.
 const SHARED_PROBE_INTERVAL: Duration = Duration::from_secs(4);
 /// Share of isolated losses above which an overdue frame is not evidence about later frames.
 const ISOLATED_LOSS_SHARE: f32 = 0.005;

@@ -282,7 +282,7 @@ mod tests {
             queues.pop(MS(step / 2), Room::Any, Duration::ZERO);
         }
         assert_eq!(dropped(&mut queues), 0);
-        // Each ms, one datagram arrives and one is sent: the other 50 remain until CoDel has dropped them.
+        // Every millisecond, one datagram arrives and one is sent: the other 50 remain until CoDel has dropped them.
         for ms in 50..3_000 {
             queues.push(waiting(FlowClass::Bulk, ms), 1 << 20).unwrap();
             queues.pop(MS(ms), Room::Any, Duration::ZERO);

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn two_frames_are_acknowledged_at_once_and_one_after_a_moment() {
+    fn two_frames_are_acknowledged_immediately_and_one_after_a_moment() {
         let mut received = ReceivedFrames::default();
         let at = Instant::from_millis;
         received.on_frame(1, false, at(0));

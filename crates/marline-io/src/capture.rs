@@ -47,7 +47,7 @@ enum Slot {
     Failed(Instant),
 }
 
-/// Packets of this process that are missing from captures because they could not be written.
+/// Number of packets of this process that are missing from captures because they could not be written.
 static MISSING: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number of packets of this process that could not be written to its captures, for example on a full
@@ -85,7 +85,7 @@ impl Captures {
     /// `reveal_keys`, the files contain MPTCP keys.
     ///
     /// # Errors
-    /// The directory cannot be created.
+    /// Fails if the directory cannot be created.
     pub fn in_dir(dir: &Path, name: &str, reveal_keys: bool) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         let (dir, name) = (dir.to_owned(), name.to_owned());
@@ -195,7 +195,7 @@ impl CaptureFile {
                 let cut = self.file.set_len(self.whole);
                 let back = self.file.seek(io::SeekFrom::Start(self.whole));
                 if let Err(error) = cut.and(back) {
-                    tracing::debug!(%error, "cannot truncate the capture file");
+                    tracing::debug!(%error, "cannot truncate the capture file; later packets may be unreadable");
                 }
                 self.gathered.clear();
                 if self.whole == 0 {

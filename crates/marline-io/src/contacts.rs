@@ -16,7 +16,7 @@ use crate::carrier::FlowEnds;
 /// the least recently contacted ones are dropped.
 const CAPACITY: usize = 64;
 
-/// Number of remembered acknowledgments, which distinguish an answer from other packets of a peer.
+/// Number of remembered acknowledgments, which distinguish an answer from other packets from a peer.
 const MAX_REMEMBERED_ACKS: usize = 64;
 
 /// Delay after which an answer counts as late and triggers a notification.

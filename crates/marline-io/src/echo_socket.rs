@@ -104,7 +104,7 @@ impl EchoSocket {
     /// Waits for answers and passes all available ones to `report`.
     ///
     /// # Errors
-    /// The runtime is shutting down.
+    /// Fails if the runtime is shutting down.
     pub async fn answers(&self, mut report: impl FnMut(&EchoAnswer<'_>)) -> io::Result<()> {
         let mut ready = self.fd.ready(Interest::READABLE | Interest::ERROR).await?;
         let mut left = ANSWERS_PER_TURN;

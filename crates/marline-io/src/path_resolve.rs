@@ -93,7 +93,7 @@ const MAX_LISTED: usize = 8;
 
 impl ResolveError {
     fn unknown_interface_error(name: &str, interfaces: &Interfaces) -> ResolveError {
-        let present = usable(interfaces).map(|interface| interface.name.clone());
+        let present = usable_interfaces(interfaces).map(|interface| interface.name.clone());
         ResolveError::NoInterface {
             name: name.to_owned(),
             present: present.take(MAX_LISTED).collect(),
@@ -101,7 +101,7 @@ impl ResolveError {
     }
 
     fn foreign_address_error(address: IpAddr, interfaces: &Interfaces) -> ResolveError {
-        let present = usable(interfaces).flat_map(|interface| {
+        let present = usable_interfaces(interfaces).flat_map(|interface| {
             let fitting = interface.addresses.iter().filter(|ip| ip.is_ipv4() == address.is_ipv4());
             fitting.map(|ip| format!("{ip} ({})", interface.name))
         });
@@ -110,7 +110,7 @@ impl ResolveError {
 }
 
 /// Returns the interfaces that a path may use.
-fn usable(interfaces: &Interfaces) -> impl Iterator<Item = &Interface> {
+fn usable_interfaces(interfaces: &Interfaces) -> impl Iterator<Item = &Interface> {
     let other = |interface: &&Interface| !interface.loopback && interface.name != GATEWAY_INTERFACE;
     interfaces.list().iter().filter(other)
 }
@@ -145,7 +145,7 @@ impl PathSpec {
     /// Returns the local ends of the path: the given address, or the interface's first address of each family.
     ///
     /// # Errors
-    /// The interface or address does not currently exist.
+    /// Fails if the interface or address does not currently exist.
     pub fn resolve(&self, interfaces: &Interfaces) -> Result<Vec<LocalEnd>, ResolveError> {
         match &self.local {
             LocalSpec::Address(address) => {

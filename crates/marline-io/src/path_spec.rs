@@ -142,14 +142,15 @@ impl FromStr for PathSpec {
                 ("unmetered", "") => limited = Some(false),
                 ("radio", kind) => radio = Some(kind.parse().map_err(fail)?),
                 ("nat64", prefix) => {
-                    let wrong = |_| fail("`nat64=` needs an IPv6 prefix, such as 64:ff9b::/96");
+                    let wrong =
+                        |_| fail("invalid `nat64=`; expected an IPv6 prefix, such as 64:ff9b::/96");
                     nat64 = Some(prefix.parse().map_err(wrong)?);
                 }
                 ("name", given) => name = Some(parse_name(given).map_err(fail)?),
                 _ => {
                     return Err(fail(
-                        "flags are `backup`, `metered`, `limited`, `unmetered`, `radio=`, `nat64=` and \
-                         `name=`",
+                        "invalid flag; flags are `backup`, `metered`, `limited`, `unmetered`, `radio=`, \
+                         `nat64=` and `name=`",
                     ));
                 }
             }
@@ -160,7 +161,7 @@ impl FromStr for PathSpec {
                 let remote: SocketAddr =
                     remote.parse().map_err(|_| fail("expected ADDRESS:PORT after `=`"))?;
                 if remote.port() == 0 || remote.ip().is_unspecified() {
-                    return Err(fail("the remote address and port must not be zero"));
+                    return Err(fail("the remote address or port is zero"));
                 }
                 (local, Some(remote))
             }
@@ -181,7 +182,7 @@ impl FromStr for PathSpec {
 fn parse_name(text: &str) -> Result<String, &'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if !(1..=MAX_NAME_LEN).contains(&text.len()) || !text.bytes().all(fits) {
-        return Err("a name must be 1 to 20 letters, digits, `-`, `_` or `.`");
+        return Err("invalid name; a name must be 1 to 20 letters, digits, `-`, `_` or `.`");
     }
     Ok(text.to_owned())
 }
@@ -193,7 +194,9 @@ fn parse_local(text: &str) -> Result<LocalSpec, &'static str> {
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     if let Ok(address) = bare.parse::<IpAddr>() {
         if address.is_unspecified() || address.is_multicast() {
-            return Err("the local address must be one of this machine's own");
+            return Err(
+                "the local address must be this machine's own, not unspecified or multicast",
+            );
         }
         return Ok(LocalSpec::Address(address));
     }
@@ -205,7 +208,7 @@ fn parse_local(text: &str) -> Result<LocalSpec, &'static str> {
         return Err("the interface name is longer than 15 bytes");
     }
     if text.bytes().any(|b| b == b'/' || b.is_ascii_whitespace() || b == 0) {
-        return Err("an interface name must not contain a slash or a space");
+        return Err("the interface name contains a slash or a space");
     }
     Ok(LocalSpec::Interface(text.to_owned()))
 }

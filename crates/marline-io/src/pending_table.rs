@@ -1,6 +1,6 @@
-//! Table of unproven peers ([`PendingPeers`]), shared between tasks.
+//! Table of unauthenticated peers ([`PendingPeers`]), shared between tasks.
 //!
-//! The holder of a [`PendingEntry`] drops it once the peer has proven itself or is gone, and closes the connection when
+//! The holder of a [`PendingEntry`] drops it once the peer is authenticated or gone, and closes the connection when
 //! [`PendingEntry::evicted`] resolves.
 
 use core::net::IpAddr;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use marline_core::{PendingId, PendingLimits, PendingPeers, Source};
 use tokio::sync::oneshot;
 
-/// Table of unproven peers that tasks share.
+/// Table of unauthenticated peers that tasks share.
 #[derive(Clone, Debug)]
 pub struct PendingTable {
     peers: Arc<Mutex<PendingPeers<oneshot::Sender<()>>>>,

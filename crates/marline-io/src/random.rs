@@ -16,7 +16,7 @@ impl SecretRng {
     /// Creates a generator seeded by the operating system.
     ///
     /// # Errors
-    /// The operating system cannot provide randomness.
+    /// Fails if the operating system cannot provide randomness.
     pub fn from_os() -> io::Result<Self> {
         let mut seed = [0; 32];
         sys::random::fill(&mut seed)?;
@@ -50,7 +50,7 @@ impl ResetSeed {
     /// Generates a random seed, for this process only.
     ///
     /// # Errors
-    /// The operating system cannot provide randomness.
+    /// Fails if the operating system cannot provide randomness.
     pub fn random() -> io::Result<Self> {
         Ok(ResetSeed(SecretRng::from_os()?.key()))
     }

@@ -36,7 +36,7 @@ pub struct AckSample {
     pub prior_in_flight: u64,
     /// Bytes in flight after the ACK.
     pub bytes_in_flight: u64,
-    /// RTT sample of this ACK.
+    /// RTT sample from this ACK.
     pub rtt: Option<Duration>,
     /// Smoothed RTT.
     pub srtt: Option<Duration>,

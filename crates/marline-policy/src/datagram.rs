@@ -44,7 +44,7 @@ pub struct DatagramPathView {
     pub id: PathId,
     /// Either side marked the path as a backup: it carries datagrams only if no regular path can.
     pub backup: bool,
-    /// Bytes on the path cost money: no copies, unless a regular path is in trouble.
+    /// Bytes on the path cost money, so it carries no copies unless a regular path is in trouble.
     pub metered: bool,
     /// The path has a radio that should sleep while other paths carry the traffic. Treated like a metered path.
     pub radio: bool,
@@ -73,7 +73,7 @@ pub struct DatagramPathView {
     /// Time since the answer to the oldest frame in flight became overdue, judged by the p99 forecast made when that
     /// frame was sent. Zero if it is not overdue.
     pub overdue: Duration,
-    /// Like `overdue`, for the oldest frame sent after the newest answered frame. Earlier overdue frames are lost,
+    /// Like `overdue`, for the oldest frame sent after the newest answered frame. Earlier overdue frames count as lost,
     /// but the path works.
     pub stalled: Duration,
     /// Time at which a frame was last lost, or an answer was last later than its forecast p99.
@@ -118,7 +118,7 @@ pub struct FlowView {
     pub last: Option<(PathId, Instant)>,
 }
 
-/// Input of a datagram decision: the paths, the time, and session properties.
+/// Input to a datagram decision: the paths, the time, and session properties.
 #[derive(Copy, Clone, Debug)]
 pub struct DatagramContext<'a> {
     /// The current time.

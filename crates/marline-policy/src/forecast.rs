@@ -379,7 +379,7 @@ fn own_delay_uncertainty(multiple: f32) -> f32 {
     (OWN_SPREAD_SHARE * multiple).clamp(0.0, MAX_OWN_DELAY_UNCERTAINTY)
 }
 
-/// Falls from 1 towards 0 like exp(-x), with arithmetic that gives the same result on every machine.
+/// Falls from 1 toward 0 like exp(-x), with arithmetic that gives the same result on every machine.
 fn decay_factor(x: f32) -> f32 {
     1.0 / (1.0 + x + x * x / 2.0 + x * x * x / 6.0)
 }

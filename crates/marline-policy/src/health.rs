@@ -86,9 +86,9 @@ pub enum Health {
     /// A timer expired on the subflow, or data or an answer was due and did not arrive, and no valid segment has been
     /// received on it since then.
     Unreachable {
-        /// Time at which the first of these facts was noticed.
+        /// Time at which the first of these events was noticed.
         since: Instant,
-        /// The first of these facts, or the fault of the address pair while there is one.
+        /// The first of these events, or the fault of the address pair while there is one.
         cause: UnreachableCause,
     },
 }
@@ -155,12 +155,12 @@ impl Display for Health {
     }
 }
 
-/// The fact that made a subflow unreachable.
+/// Reason why a subflow became unreachable.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnreachableCause {
-    /// Loss recovery's probe timer: an acknowledgment is later than loss recovery allows, two round trips with
-    /// RACK-TLP (RFC 8985). Does not apply if the scheduler relies on the retransmission timer instead
+    /// Loss recovery's probe timer: an acknowledgment is later than loss recovery allows (with RACK-TLP, RFC 8985: two
+    /// round trips). Does not apply if the scheduler relies on the retransmission timer instead
     /// (`Scheduler::probe_patience`).
     ProbeTimeout,
     /// The retransmission timer (RFC 6298).

@@ -7,8 +7,8 @@
 //! A fading radio signal is similar: packets still pass, but the path will soon fail.
 //!
 //! The configuration of an address states the costs of its paths ([`PathCost`]). The view of a subflow contains the
-//! current consequences: whether it is metered and which share of a wake-up a packet costs
-//! ([`PathCost::wake_share`]). A subflow on a fading path is [degraded](crate::Health::Degraded).
+//! current consequences: whether it is metered, and what share of a wake-up a packet costs ([`PathCost::wake_share`]).
+//! A subflow on a fading path is [degraded](crate::Health::Degraded).
 
 use marline_time::{Duration, Instant};
 

@@ -27,7 +27,7 @@ pub struct AddressPair {
 pub enum AddressPairFault {
     /// The smoothed share of lost segments exceeds its threshold.
     Loss,
-    /// The smoothed share of retransmissions exceeds its threshold.
+    /// The smoothed share of retransmitted segments exceeds its threshold.
     Retransmissions,
     /// A subflow on this address pair has a long retransmission timeout ([`PathHealthConfig::rto`]).
     Rto,
@@ -119,7 +119,7 @@ pub struct RecoveryRule {
 }
 
 impl PathHealthConfig {
-    /// Values of MultiMob's kernel module: statistics every second, no probing, and permanent verdicts.
+    /// Values that MultiMob's kernel module uses: statistics every second, no probing, and permanent verdicts.
     #[must_use]
     pub const fn multimob() -> Self {
         PathHealthConfig {

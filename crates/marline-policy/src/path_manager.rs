@@ -103,11 +103,11 @@ pub struct SubflowPath {
     pub local_id: AddressId,
     /// Address id of the remote end.
     pub remote_id: AddressId,
-    /// Established; `false` while its handshake runs.
+    /// True once established; false during the handshake.
     pub established: bool,
 }
 
-/// Input of a path manager.
+/// Input to a path manager.
 #[derive(Copy, Clone, Debug)]
 pub struct PathContext<'a> {
     /// The current time.
@@ -170,7 +170,7 @@ pub enum PathEvent {
     /// A subflow is [unreachable](crate::Health::Unreachable). Until a segment is received on it, its outstanding data
     /// is sent on other subflows.
     Unreachable(SubflowId),
-    /// The retransmissions of the only subflow also stay unanswered. The path may still work with other ports, for
+    /// The only subflow gets no answers to its retransmissions either. The path may still work with other ports, for
     /// example behind a NAT that has lost this translation and drops unknown packets.
     Stuck(SubflowId),
     /// An unreachable subflow received a segment.
@@ -226,7 +226,8 @@ pub enum PathAction {
         /// or after the peer refused that, an ordinary MP_JOIN is used.
         fast: bool,
     },
-    /// Probe a subflow with an empty segment that TCP answers immediately. An answer ends the silence.
+    /// Probe a subflow with an empty segment that TCP answers immediately. Once it answers, the subflow is no longer
+    /// unreachable.
     Probe(SubflowId),
     /// Close a subflow. Its outstanding data is sent on others.
     CloseSubflow(SubflowId),

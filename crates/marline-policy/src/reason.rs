@@ -37,7 +37,7 @@ pub struct Reason {
     pub more_ranges: Vec<DataRange>,
     /// The rule and the times compared.
     pub grounds: Grounds,
-    /// All inputs of the decision.
+    /// All inputs to the decision.
     pub inputs: Inputs,
 }
 
@@ -62,7 +62,7 @@ pub enum Question {
 pub enum Rule {
     /// New data is sent on the path where it arrives first.
     First,
-    /// New data is sent, or waits, on a path where it arrives soon enough. A faster path is metered, or its radio
+    /// New data is sent on, or waits for, a path where it arrives soon enough. A faster path is metered, or its radio
     /// sleeps.
     Spared,
     /// Every path is in trouble. New data is sent on the path that received data most recently.
@@ -182,7 +182,7 @@ pub struct Terms {
     pub wake: Duration,
 }
 
-/// All inputs of a scheduler's decision.
+/// All inputs to a scheduler's decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inputs {
     /// Time of the decision.
@@ -230,7 +230,7 @@ const DEGRADED: Health =
 const UNREACHABLE: Health =
     Health::Unreachable { since: Instant::ZERO, cause: UnreachableCause::ProbeTimeout };
 
-/// The part of a view that a record keeps: without causes of its health, addresses, and counters that no rule reads.
+/// The part of a view that a record keeps. Omits the cause of its health, addresses, and counters that no rule reads.
 fn recorded_view(view: &SubflowView) -> SubflowView {
     SubflowView {
         local_id: AddressId(0),

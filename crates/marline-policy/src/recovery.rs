@@ -67,7 +67,7 @@ pub struct AckSummary<'a> {
     pub duplicate: bool,
 }
 
-/// Input of loss recovery.
+/// Input to loss recovery.
 #[derive(Copy, Clone, Debug)]
 pub struct RecoveryContext<'a> {
     /// The current time.
@@ -84,7 +84,7 @@ pub struct RecoveryContext<'a> {
     pub rto_at: Option<Instant>,
     /// The peer accepts SACK blocks.
     pub sack_enabled: bool,
-    /// The subflow was last application-limited: it had room but no new data.
+    /// The application most recently limited the subflow: there was room but no new data.
     pub app_limited: bool,
     /// Payload of a full segment in bytes.
     pub mss: u32,

@@ -35,7 +35,7 @@ impl Default for RttConfig {
 #[derive(Clone, Debug)]
 pub struct RttEstimator {
     config: Arc<RttConfig>,
-    // Nanoseconds in one word each, because every subflow of every idle connection has an estimator.
+    // Stored as nanoseconds, one word each, because every subflow of every idle connection has an estimator.
     srtt: u64,
     rttvar: u64,
     latest: u64,

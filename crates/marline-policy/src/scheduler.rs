@@ -35,7 +35,7 @@ pub trait MappingIndex {
     fn newest(&self) -> Option<Mapping>;
 }
 
-/// Input of a scheduling decision.
+/// Input to a scheduling decision.
 #[derive(Copy, Clone)]
 pub struct SchedulerContext<'a> {
     /// The current time.

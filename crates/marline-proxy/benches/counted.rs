@@ -58,10 +58,10 @@ fn tunnel() -> Tunnel {
     for _ in 0..2 {
         fill(&mut tunnel.application);
         run(&mut tunnel);
-        empty(&mut tunnel.far);
+        read_all_blocks(&mut tunnel.far);
         fill(&mut tunnel.far);
         run(&mut tunnel);
-        empty(&mut tunnel.application);
+        read_all_blocks(&mut tunnel.application);
     }
     tunnel
 }
@@ -114,7 +114,7 @@ fn fill(stream: &mut (impl AsyncWrite + Unpin)) {
 }
 
 /// Reads all blocks.
-fn empty(stream: &mut (impl AsyncRead + Unpin)) {
+fn read_all_blocks(stream: &mut (impl AsyncRead + Unpin)) {
     let mut cx = Context::from_waker(Waker::noop());
     let mut bytes = vec![0; BLOCKS * BLOCK_BYTES];
     let mut free = ReadBuf::new(&mut bytes);
@@ -138,12 +138,12 @@ fn from_far_end() -> Tunnel {
 }
 
 fn at_far_end(mut tunnel: Tunnel) {
-    empty(&mut tunnel.far);
+    read_all_blocks(&mut tunnel.far);
     assert_eq!(tunnel.traffic.counts().1, (3 * BLOCKS * BLOCK_BYTES) as u64);
 }
 
 fn at_application(mut tunnel: Tunnel) {
-    empty(&mut tunnel.application);
+    read_all_blocks(&mut tunnel.application);
     assert_eq!(tunnel.traffic.counts().0, (3 * BLOCKS * BLOCK_BYTES) as u64);
 }
 

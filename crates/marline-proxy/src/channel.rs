@@ -66,8 +66,8 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Returns true if the peer's direction has ended properly and the end was read. Known only for the stream of a
-    /// session.
+    /// Returns true if the peer has ended its direction properly and that end has been read. Known only for the stream
+    /// of a session.
     pub fn has_ended(&self) -> bool {
         match self {
             Channel::Tls(_) => false,

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use crate::private_file;
 use crate::secret::{Digest, Secret};
 
-/// Largest number of credentials in a file.
+/// Maximum number of credentials in a file.
 pub const MAX_CREDENTIALS: usize = 10_000;
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 const FILE_HEADER: &str =
@@ -56,7 +56,7 @@ pub struct Credentials {
     suspended: Arc<SuspensionReasons>,
 }
 
-/// Reasons of suspension, by name of the suspended client.
+/// Reasons for suspension, by name of the suspended client.
 pub type SuspensionReasons = BTreeMap<Arc<str>, Arc<str>>;
 
 /// The currently suspended clients. Clones share their state.
@@ -87,7 +87,7 @@ impl Suspensions {
 }
 
 impl Credentials {
-    /// Reads a file's text.
+    /// Parses the text of a file.
     ///
     /// # Errors
     /// The text is invalid. The error contains the position.
@@ -96,7 +96,7 @@ impl Credentials {
         let mut credentials = Credentials::default();
         for row in table.credential {
             let token_sha256 = Digest::from_hex(&row.token_sha256).with_context(|| {
-                format!("credential {:?}: token-sha256 must be 64 hexadecimal digits", row.name)
+                format!("credential {:?}: token-sha256 is not 64 hexadecimal digits", row.name)
             })?;
             credentials.insert(&row.name, token_sha256, row.created_unix_s)?;
         }
@@ -221,7 +221,7 @@ impl Store {
         private_file::check_mode(&self.path)?;
         let text =
             std::fs::read_to_string(&self.path).with_context(|| format!("cannot read {shown}"))?;
-        Credentials::parse(&text).with_context(|| format!("in {shown}"))
+        Credentials::parse(&text).with_context(|| format!("cannot parse {shown}"))
     }
 
     /// Changes the file. Concurrent changes wait for each other.

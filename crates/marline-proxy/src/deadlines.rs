@@ -60,7 +60,9 @@ impl Deadlines {
         match stream.set_deadline(Some(within)) {
             Ok(()) => Some(PreviousScheduler(usual.into())),
             Err(error) => {
-                tracing::warn!("cannot set a deadline for port {port}: {error}");
+                tracing::warn!(
+                    "cannot set the deadline for port {port}; sending without it: {error}"
+                );
                 None
             }
         }

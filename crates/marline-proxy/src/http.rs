@@ -3,7 +3,7 @@
 //!
 //! Each connection carries one request in both directions, as `Connection: close` announces to both ends. Each
 //! application connection uses a multipath connection of its own, and those are reused, so keeping the application's
-//! connection would only save a handshake on loopback. In addition, answers that end with the connection need no
+//! connection would only save a handshake on loopback. In addition, responses that end with the connection need no
 //! framing here. Forwarded heads are parsed and written again, so that the next recipient cannot interpret them
 //! differently.
 

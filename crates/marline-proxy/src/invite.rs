@@ -21,7 +21,7 @@ const PREFIX: &str = "marline";
 const VERSION: u8 = b'1';
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const CHECK_LEN: usize = 4;
-/// Largest number of names in one invite.
+/// Maximum number of names in one invite.
 pub const MAX_NAMES: usize = 8;
 const MAX_NAME_LEN: usize = 240;
 
@@ -48,7 +48,7 @@ pub enum BadInvite {
     /// A character outside the alphabet.
     #[error("invalid character {character:?} at position {position} of the invite: copy it again")]
     Character {
-        /// The character.
+        /// Invalid character.
         character: char,
         /// Position, counted from 1.
         position: usize,
@@ -166,7 +166,7 @@ fn parse_contents(bytes: &[u8]) -> Result<Invite, BadInvite> {
         let (&length, tail) = rest.split_first().ok_or_else(short)?;
         let (name, tail) = tail.split_at_checked(usize::from(length)).ok_or_else(short)?;
         let name = std::str::from_utf8(name)
-            .map_err(|_| BadInvite::Contents("a server's name is not text".into()))?;
+            .map_err(|_| BadInvite::Contents("a server's name is not valid UTF-8".into()))?;
         let server = name
             .parse()
             .map_err(|error| BadInvite::Contents(format!("server {name:?}: {error}")))?;
@@ -176,7 +176,7 @@ fn parse_contents(bytes: &[u8]) -> Result<Invite, BadInvite> {
     let (pin, rest) = rest.split_first_chunk::<32>().ok_or_else(short)?;
     let (token, rest) = rest.split_first_chunk::<32>().ok_or_else(short)?;
     if !rest.is_empty() {
-        return Err(BadInvite::Contents(format!("{} bytes too many", rest.len())));
+        return Err(BadInvite::Contents(format!("unexpected trailing bytes: {}", rest.len())));
     }
     Invite::new(servers, *pin, Secret::from_bytes(*token))
 }

@@ -21,15 +21,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::private_file::{self, Version};
 
-/// Unwritten counts are written after this many seconds.
+/// Age at which unwritten counts are written, in seconds.
 pub const SAVE_AFTER_S: u64 = 10;
-/// Unwritten counts are written when they reach this many bytes.
+/// Number of counted bytes at which unwritten counts are written.
 pub const SAVE_BYTES: u64 = 8_000_000;
-/// 2026-01-01: a clock that shows less has not been set.
+/// Earliest plausible time, 2026-01-01: a clock that shows an earlier one has not been set.
 const MIN_PLAUSIBLE_TIME_S: u64 = 1_767_225_600;
 /// Largest difference that is expected between clocks.
 const MAX_CLOCK_AHEAD_S: u64 = 86_400;
-/// Largest number of names in a file. Beyond it, the names that were seen least recently are removed.
+/// Maximum number of names in a file. Beyond it, the names that were seen least recently are removed.
 pub const MAX_LEDGER_NAMES: usize = 10_000;
 /// Largest file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 8 << 20;
@@ -155,7 +155,7 @@ pub fn read(path: &Path) -> anyhow::Result<Tallies> {
         bail!("{shown} is not a regular file, or is too large");
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-    let table: Table = toml::from_str(&text).with_context(|| format!("in {shown}"))?;
+    let table: Table = toml::from_str(&text).with_context(|| format!("cannot parse {shown}"))?;
     if table.version != VERSION {
         bail!("{shown} has version {}, but this program writes version {VERSION}", table.version);
     }
@@ -180,7 +180,9 @@ fn read_or_set_aside(path: &Path) -> Tallies {
         Ok(()) => {
             tracing::warn!("{error:#}: moved to {}; counting restarts from zero", aside.display())
         }
-        Err(moved) => tracing::warn!("{error:#}; cannot move the file aside either ({moved})"),
+        Err(moved) => {
+            tracing::warn!("{error:#}; cannot move the file aside ({moved}); counting from zero")
+        }
     }
     Tallies::new()
 }
@@ -303,7 +305,7 @@ impl Ledger {
                 }
                 self.version = version;
                 if std::mem::take(&mut self.failing) {
-                    tracing::info!("writing {} again", self.path.display());
+                    tracing::info!("usage saved to {} again", self.path.display());
                 }
             }
             Err(error) => {

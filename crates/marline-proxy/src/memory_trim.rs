@@ -10,7 +10,7 @@
 //!
 //! Another allocator (jemalloc, mimalloc) would do this by itself, at the cost of another C library in every build and
 //! different behavior under load. With the current cost of a connection the call is enough. docs/research/endurance.md
-//! has the figures.
+//! has the numbers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ static IS_RETIRED: AtomicBool = AtomicBool::new(false);
 
 /// Minimum number of ended connections: fewer leave too little free memory to justify the call.
 const MIN_ENDED: u64 = 256;
-/// Interval of checks.
+/// Interval between checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Number of checks until the memory of TIME-WAIT and of late ends is free as well: 65 s.
 const POST_END_PERIOD: u32 = 13;

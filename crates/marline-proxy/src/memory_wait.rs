@@ -6,8 +6,8 @@
 
 use marline::memory::{MemoryAccount, MemoryCharge, MemoryKind};
 
-/// Bytes charged for a stream while it is being opened. This is about its guaranteed minimum, which is charged to
-/// its buffers afterwards.
+/// Bytes charged for a stream while it is being opened. It is roughly the guaranteed minimum, which is charged for the
+/// stream's buffers afterwards.
 const OPENING_BYTES: u64 = 20 * 1_024;
 
 /// Resolves when there is room for another stream. The returned charge is held until the stream is open.

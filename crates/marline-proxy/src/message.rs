@@ -127,7 +127,7 @@ pub struct Offer {
     pub lifetime_s: u32,
 }
 
-/// Largest number of the server's own addresses in a `Welcome`.
+/// Maximum number of the server's own addresses in a `Welcome`.
 pub const MAX_OWN_ADDRESSES: usize = 8;
 
 /// Id of a visitor: a connection to a remote forward that waits to be accepted.
@@ -219,7 +219,7 @@ pub enum BadMessage {
     /// An invalid body length.
     #[error("invalid length of message type {kind}: {length} bytes")]
     Length {
-        /// The type.
+        /// Type of the message.
         kind: u8,
         /// The announced or found length.
         length: usize,

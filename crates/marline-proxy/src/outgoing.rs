@@ -17,9 +17,9 @@ use crate::relay::socket_buffers;
 use crate::sys;
 use crate::target::{Host, Target};
 
-/// A name that does not resolve within this time has no address.
+/// Time after which a name that has not resolved counts as having no address.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest number of addresses tried for one name.
+/// Maximum number of addresses tried for one name.
 const MAX_ADDRESSES: usize = 8;
 
 /// Returns the addresses of a target in the order in which they are tried (RFC 8305): with alternating families,

@@ -1,4 +1,4 @@
-//! Stream with some bytes put back in front that were read to detect its protocol.
+//! Stream whose first bytes were read to detect its protocol, and are put back in front.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -75,7 +75,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for PrefixedStream<T> {
         buf.put_slice(&rest[..count]);
         this.delivered += count;
         if this.delivered == this.head.len() {
-            // Freed, or it would stay for the life of the connection.
+            // Freed here; otherwise it would stay for the life of the connection.
             (this.head, this.delivered) = (Vec::new(), 0);
         }
         Poll::Ready(Ok(()))

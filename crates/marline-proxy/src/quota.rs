@@ -86,11 +86,11 @@ impl ByteQuota {
         format!("{used} of {all} ({percent}%) until {until} UTC")
     }
 
-    /// Returns the reason for refusing a client that has used up the quota.
+    /// Returns the reason for refusing its owner after the quota is used up. `whose` is `its` or names the owner.
     #[must_use]
-    pub fn refusal(&self, now_unix_s: u64) -> String {
+    pub fn refusal(&self, whose: &str, now_unix_s: u64) -> String {
         let until = date(self.period(now_unix_s).end_unix_s);
-        format!("its quota of {} is used up until {until} UTC", exact_bytes(self.bytes))
+        format!("{whose} quota of {} is used up until {until} UTC", exact_bytes(self.bytes))
     }
 }
 
@@ -421,7 +421,7 @@ mod tests {
     fn quota_texts_name_use_limit_and_end() {
         let quota: ByteQuota = "50GB".parse().unwrap();
         assert_eq!(quota.text(41_250_000_000, NOW), "41.2GB of 50GB (82%) until 2026-12-01 UTC");
-        assert_eq!(quota.refusal(NOW), "its quota of 50GB is used up until 2026-12-01 UTC");
+        assert_eq!(quota.refusal("its", NOW), "its quota of 50GB is used up until 2026-12-01 UTC");
         assert_eq!(
             (short_bytes(0), short_bytes(999), short_bytes(1_000)),
             ("0B".into(), "999B".into(), "1.0kB".into())

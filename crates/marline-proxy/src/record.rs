@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Plaintext bytes of a record that fits in one segment with its headers, options and the 22 bytes that TLS adds, on
-/// every path with an MTU of 1,280 bytes or more.
+/// Number of plaintext bytes in a record that fits in one segment with its headers, options and the 22 bytes that TLS
+/// adds, on every path with an MTU of 1,280 bytes or more.
 pub const FIRST_PLAINTEXT: usize = 1_100;
-/// Plaintext bytes of the largest TLS record.
+/// Number of plaintext bytes in the largest TLS record.
 pub const MAX_PLAINTEXT: usize = 16_384;
-/// Plaintext bytes of one write at the largest record size. TLS splits it into records.
+/// Number of plaintext bytes in one write at the largest record size. TLS splits the write into records.
 const MAX_WRITE_BYTES: usize = 4 * MAX_PLAINTEXT;
-/// Bytes sent in records of one size before the size grows.
+/// Number of bytes sent in records of one size before the size grows.
 const GROW_AFTER_BYTES: usize = 64 * 1_024;
 /// Idle time after which records shrink again.
 const IDLE_TIME: Duration = Duration::from_secs(1);

@@ -59,7 +59,7 @@ const MIN_READ_BYTES: usize = 4 * 1_024;
 const _: () = assert!(BUFFER_LEN <= u16::MAX as usize, "positions in the buffer fit u16");
 
 thread_local! {
-    /// The buffer of this thread, while no direction has borrowed it.
+    /// This thread's buffer, while no direction has borrowed it.
     static SPARE: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
 }
 
@@ -222,7 +222,7 @@ where
         let back_ended = back.poll(cx, remote, local, memory, has_room)?;
         let blocked = BlockedDirections { from: out.is_blocked(), to: back.is_blocked() };
         buffers.record_blocked(local.inner.socket(), memory, blocked);
-        // Independent of blocking: the rest of a record may take long to arrive.
+        // This is charged even if no direction is blocked: the rest of a record may take long to arrive.
         buffers.record_kept(memory, remote.buffered(socket_buffers::is_memory_tight(memory)));
         if out_ended.is_ready() && back_ended.is_ready() {
             return Poll::Ready(Ok(()));

@@ -35,7 +35,7 @@ pub enum BadCidr {
     #[error("{0:?} is not an IP address (expected ADDRESS or ADDRESS/BITS)")]
     Address(String),
     /// Not a number, or more bits than the address has.
-    #[error("{0:?} is not a prefix length of this address family")]
+    #[error("{0:?} is not a valid prefix length for this address family")]
     Prefix(String),
     /// Bits are set after the prefix.
     #[error("bits are set beyond the prefix: did you mean {0}?")]
@@ -120,10 +120,10 @@ impl fmt::Debug for Cidr {
 /// A refusal of an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Not public.
+    /// The address is not public unicast.
     #[error("{address} is {class}: not allowed (the server's flag --allow {address} permits it)")]
     Class {
-        /// The address.
+        /// Refused address.
         address: IpAddr,
         /// Class of the address.
         class: &'static str,
@@ -133,21 +133,21 @@ pub enum Refused {
         "{address} is an address of the server itself: not allowed (the server's flag --allow {address} permits it)"
     )]
     Own {
-        /// The address.
+        /// Refused address.
         address: IpAddr,
     },
-    /// In a block of `--deny`.
+    /// The address is in a block of `--deny`.
     #[error("{address} is not allowed (the server's flag --deny {block} forbids it)")]
     Denied {
-        /// The address.
+        /// Refused address.
         address: IpAddr,
-        /// The block.
+        /// Block that contains the address.
         block: Cidr,
     },
     /// The address may be the server's own.
     #[error("{address} is not allowed, as the server cannot list its own addresses: {why}")]
     Unknown {
-        /// The address.
+        /// Refused address.
         address: IpAddr,
         /// Error of the system that prevented the check.
         why: String,
@@ -155,7 +155,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// Returns the code of the refusal in RFC 8803.
+    /// Returns the RFC 8803 code of the refusal.
     #[must_use]
     pub const fn code(&self) -> ErrorCode {
         match self {

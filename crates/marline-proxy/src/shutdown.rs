@@ -102,7 +102,7 @@ impl Stopper {
                 result = &mut work => return result,
                 request = next_request(&mut signals, running) => request,
                 () = self.wait_for_limit() => {
-                    tracing::warn!("connections have outlived the upgrade's limit");
+                    tracing::warn!("time limit after the upgrade reached; closing the remaining connections");
                     SignalRequest::End
                 }
             };

@@ -37,7 +37,7 @@ pub enum Version {
     Five,
 }
 
-/// Request of an application.
+/// Request from an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A connection to this target.
@@ -103,7 +103,7 @@ pub enum SocksError {
     #[error("bad SOCKS destination: {0}")]
     Target(#[from] BadTarget),
     /// The socket failed.
-    #[error("SOCKS: {0}")]
+    #[error("SOCKS connection failed: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -268,7 +268,7 @@ pub async fn request_target(
         [VERSION, 0, _, 4] => 16,
         [VERSION, 0, _, 3] => usize::from(stream.read_u8().await?),
         [VERSION, code, ..] if code != 0 => return Err(refusal(code)),
-        _ => return Err(wrong(format!("not a SOCKS5 answer: {head:?}"))),
+        _ => return Err(wrong(format!("not a SOCKS5 reply: {head:?}"))),
     };
     // The bound address and port are not needed.
     stream.read_exact(&mut vec![0; bound_len + 2]).await?;

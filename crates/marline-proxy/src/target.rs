@@ -20,7 +20,7 @@ pub enum Host {
 /// A destination.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
-    /// The host.
+    /// Address or name of the host.
     pub host: Host,
     /// The port, not 0.
     pub port: u16,
@@ -30,12 +30,12 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
     /// Empty or longer than DNS allows.
-    #[error("a host name has 1 to 255 bytes, not {0}")]
+    #[error("the host name has {0} bytes (expected 1 to 255)")]
     Length(usize),
     /// A byte that is not allowed in host names.
     #[error("invalid byte {byte:#04x} at position {position} of host name")]
     Byte {
-        /// The byte.
+        /// Invalid byte.
         byte: u8,
         /// Position of the byte.
         position: usize,

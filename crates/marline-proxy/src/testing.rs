@@ -1,4 +1,4 @@
-//! In-memory server for the tests of client and server.
+//! In-memory server for tests of the client and the server.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -18,7 +18,7 @@ use marline::tls::{Identity, KeyPin, client_config, server_config};
 pub use marline::tls::{is_pin_mismatch, server_name};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// The application protocol (ALPN), with its version. TLS fails between programs with different versions.
+/// Application protocol (ALPN), with its version. TLS fails between programs with different versions.
 const PROTOCOL: &[u8] = b"marline/5";
 
 /// The server's long-lived key.

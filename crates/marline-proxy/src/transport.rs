@@ -157,13 +157,13 @@ impl Transport for UnixStream {
     }
 }
 
-/// Asks the kernel whether a socket has room now. If not, the kernel will report when it has, which it does only
-/// after a check or a refused write.
+/// Asks the kernel whether a socket has room now. If it has none, the kernel will report when it has room again, which
+/// it does only after a check or a refused write.
 fn request_writability(socket: BorrowedFd<'_>) -> io::Result<()> {
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
     match poll(&mut polled, Some(&Timespec::default())) {
         Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
-        // Also in case of an error, which the next write reports.
+        // After an error, the socket also counts as writable; the next write reports the error.
         _ => Ok(()),
     }
 }

@@ -123,7 +123,7 @@ fn play(scheduler: &mut dyn Scheduler, steps: &[Step]) {
     }
 }
 
-/// Parts of which specs are built.
+/// Parts from which specs are built.
 const SPEC: &str =
     "[a-z]{0,3}|min-rtt|orp|papd|reno|cap|rfc6675|pto|=|,|\\+|after|ratio|[0-9.%]{0,4}|ms|é";
 

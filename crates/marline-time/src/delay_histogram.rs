@@ -2,11 +2,11 @@
 
 use crate::Duration;
 
-/// Upper bounds of the classes, in milliseconds. Longer delays are in a final, unbounded class.
+/// Upper bounds of the buckets, in milliseconds. Longer delays are in a final, unbounded bucket.
 const BOUNDS_MS: [u64; 16] =
     [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 60_000, 120_000];
 
-/// Number of delays per class since the start.
+/// Number of delays per bucket since the start.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct DelayHistogram {
     counts: [u64; BOUNDS_MS.len() + 1],
@@ -21,7 +21,7 @@ impl DelayHistogram {
 
     /// Counts one delay, in microseconds. Must be cheap, because it runs for each message of a connection.
     pub fn record_us(&mut self, us: u64) {
-        // Nearly all delays are in the first classes, so a linear search is faster than a binary search.
+        // Nearly all delays are in the first buckets, so a linear search is faster than a binary search.
         let class = BOUNDS_MS.iter().position(|bound| us <= bound * 1_000);
         self.counts[class.unwrap_or(BOUNDS_MS.len())] += 1;
         self.sum_us = self.sum_us.saturating_add(us);
@@ -35,7 +35,7 @@ impl DelayHistogram {
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
     }
 
-    /// The classes in ascending order: the upper bound of each (`None` if unbounded) and its number of delays.
+    /// The buckets in ascending order: the upper bound of each (`None` if unbounded) and its number of delays.
     pub fn classes(&self) -> impl Iterator<Item = (Option<Duration>, u64)> {
         let bounds = BOUNDS_MS.into_iter().map(|ms| Some(Duration::from_millis(ms)));
         bounds.chain([None]).zip(self.counts)

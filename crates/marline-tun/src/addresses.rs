@@ -37,7 +37,7 @@ pub enum GatewayQueries {
     /// Queries to the gateway.
     #[default]
     Own,
-    /// Also queries to any resolver of a private network.
+    /// Also queries to any resolver in a private network.
     Private,
     /// All queries, because there are exceptions for names.
     All,

@@ -1,4 +1,4 @@
-//! UDP datagrams of the programs inside, and the interface of their carrier.
+//! UDP datagrams of the programs behind the interface, and the trait of their carrier.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -78,7 +78,7 @@ impl Datagrams for NoDatagrams {
     }
 }
 
-/// Writer of datagrams to the programs inside.
+/// Delivers datagrams to the programs behind the interface.
 #[derive(Clone, Debug)]
 pub struct DatagramWriter {
     tun: Arc<Tun>,

@@ -73,7 +73,7 @@ impl Fragments {
         let new = || FragmentParts { assembly: Assembly::default(), began_at: now };
         let parts = self.packets.entry(key).or_insert_with(new);
         let too_long = fragment.offset + ip.payload.len() > MAX_PAYLOAD_LEN;
-        let taken = parts.assembly.add_piece(fragment.offset, ip.payload, !fragment.more);
+        let taken = parts.assembly.add_piece(fragment.offset, ip.payload, !fragment.more_fragments);
         if too_long || taken.is_err() {
             self.packets.remove(&key);
             return Some(FragmentOutcome::Refused);

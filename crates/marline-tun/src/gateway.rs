@@ -1,4 +1,4 @@
-//! Gateway of programs behind an interface: the shard, the DNS service and the programs' streams.
+//! Gateway for programs behind an interface: the shard, the DNS service and the programs' streams.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -106,7 +106,7 @@ impl Gateway {
                     (true, false) => GatewayQueries::Private,
                     (false, false) => GatewayQueries::Own,
                     (false, true) => {
-                        let text = "exceptions for domains need DNS to go through the tunnel";
+                        let text = "cannot apply exceptions for domains: DNS does not go through the tunnel";
                         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
                     }
                 };
@@ -138,7 +138,7 @@ impl Gateway {
         })
     }
 
-    /// Returns a writer of datagrams to the programs.
+    /// Returns a writer that delivers datagrams to the programs.
     #[must_use]
     pub fn datagram_writer(&self) -> DatagramWriter {
         DatagramWriter::new(Arc::clone(&self.tun))

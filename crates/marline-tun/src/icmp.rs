@@ -13,7 +13,7 @@ const HEADER_LEN: usize = 8;
 /// 4.3.2.3), and an IPv6 message at most 1,280 (RFC 4443 section 2.4).
 const QUOTED_V4: usize = 576 - 20 - HEADER_LEN;
 const QUOTED_V6: usize = 1_280 - 40 - HEADER_LEN;
-/// Part of a TCP segment that an ICMP message has to quote: ports and sequence number.
+/// Number of bytes of a TCP segment that an ICMP message has to quote: ports and sequence number.
 const QUOTED_TCP: usize = 8;
 
 /// Reason why a destination cannot be reached.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 
 use marline_io::{GATEWAY_INTERFACE, InterfaceSetup};
 
@@ -18,18 +19,39 @@ impl ReadyInterface {
     /// Sets up the interface in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The permission is missing, or the interface is already set up.
+    /// The permission is missing.
     pub(crate) fn set_up(addresses: &Addresses) -> io::Result<ReadyInterface> {
         let setup = InterfaceSetup::named(GATEWAY_INTERFACE)?;
-        prepare_ipv6();
-        setup.set_up(Some(MTU))?;
-        setup.add_address(addresses.host_v4.into(), PREFIX_V4)?;
-        let added = setup.add_address(addresses.host_v6.into(), PREFIX_V6);
+        let mut interface = ReadyInterface { setup, ipv6: false };
+        interface.restore(addresses)?;
+        let added = interface.add_address(addresses.host_v6.into(), PREFIX_V6);
         if let Err(error) = &added {
             // The machine has no IPv6, so the interface has none either.
             tracing::debug!("no IPv6 on {GATEWAY_INTERFACE}: {error}");
         }
-        Ok(ReadyInterface { setup, ipv6: added.is_ok() })
+        interface.ipv6 = added.is_ok();
+        Ok(interface)
+    }
+
+    /// Restores the state, the MTU and the addresses if another program has changed them.
+    ///
+    /// # Errors
+    /// The permission is missing, or the interface no longer exists.
+    pub(crate) fn restore(&self, addresses: &Addresses) -> io::Result<()> {
+        prepare_ipv6();
+        self.setup.set_up(Some(MTU))?;
+        self.add_address(addresses.host_v4.into(), PREFIX_V4)?;
+        if self.ipv6 {
+            self.add_address(addresses.host_v6.into(), PREFIX_V6)?;
+        }
+        Ok(())
+    }
+
+    fn add_address(&self, address: IpAddr, prefix: u8) -> io::Result<()> {
+        match self.setup.add_address(address, prefix) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            added => added,
+        }
     }
 
     /// Returns the interface index, as used in routes.

@@ -1,4 +1,4 @@
-//! Choice of the resolver for queries from inside, and the resolver configuration that programs see.
+//! Choice of the resolver for programs' queries, and the resolver configuration that they see.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -129,7 +129,7 @@ fn host_resolver(text: &str) -> anyhow::Result<SocketAddr> {
     }
 }
 
-/// Creates the `resolv.conf` for programs inside: `nameserver`, and the host's search list and options.
+/// Creates the `resolv.conf` for programs in the namespace: `nameserver`, and the host's search list and options.
 #[must_use]
 pub(crate) fn resolv_conf_for(host: &str, nameserver: IpAddr) -> String {
     let mut text = format!("nameserver {nameserver}\n");

@@ -61,7 +61,7 @@ enum Destination {
 }
 
 /// Returns the program's stream once its handshake is complete, or `None` if the program has given up.
-async fn connected(request: Request) -> Option<Stream> {
+async fn accept_stream(request: Request) -> Option<Stream> {
     let stream = request.admit()?;
     match timeout(HANDSHAKE_TIMEOUT, stream.connected()).await {
         Ok(Ok(_)) => Some(stream),
@@ -181,7 +181,7 @@ impl<O: Open> Service<O> {
 
     /// Answers DNS queries with the DNS service.
     async fn answer_names(&self, request: Request) {
-        let Some(stream) = connected(request).await else { return };
+        let Some(stream) = accept_stream(request).await else { return };
         tokio::select! {
             () = answer_queries(ProgramStream(stream), self.ask.clone()) => {}
             () = self.stop.wait_for_end() => {}
@@ -189,7 +189,7 @@ impl<O: Open> Service<O> {
     }
 
     async fn relay_request(&self, request: Request, remote: O::Stream, target: &Target) {
-        let Some(stream) = connected(request).await else { return remote.abort() };
+        let Some(stream) = accept_stream(request).await else { return remote.abort() };
         tracing::debug!(%target, "connected");
         let traffic = Arc::new(Traffic::part_of(&self.traffic));
         let _listed = self.targets.add_stream(target, &remote, &traffic);

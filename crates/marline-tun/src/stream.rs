@@ -1,4 +1,4 @@
-//! Stream of a program inside, for the proxy's relay.
+//! Stream of a program behind the interface, for the proxy's relay.
 
 use std::io;
 use std::pin::Pin;

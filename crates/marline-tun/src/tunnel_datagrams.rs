@@ -87,12 +87,12 @@ impl Datagrams for TunnelDatagrams {
     }
 }
 
-/// Returns true for a datagram from a host inside to another one outside.
+/// Returns true for a datagram from a host behind the interface to one elsewhere.
 fn may_pass(addresses: &Addresses, from: SocketAddr, to: SocketAddr) -> bool {
     from.port() != 0 && to.port() != 0 && hosts(addresses, from.ip(), to.ip())
 }
 
-/// Returns true for a host inside and another one outside.
+/// Returns true if `from` is not the gateway, and `to` is a single host elsewhere.
 fn hosts(addresses: &Addresses, from: IpAddr, to: IpAddr) -> bool {
     let elsewhere = match to {
         IpAddr::V4(v4) => !v4.is_broadcast(),

@@ -35,7 +35,7 @@ impl Assembly {
     /// the bytes that arrived first are kept.
     ///
     /// # Errors
-    /// [`BadPiece`]; the assembly is then unchanged.
+    /// Fails with [`BadPiece`]; the assembly is then unchanged.
     pub fn add_piece(&mut self, offset: usize, piece: &[u8], ends: bool) -> Result<(), BadPiece> {
         let end = offset.checked_add(piece.len()).ok_or(BadPiece)?;
         let longest = self.arrived.last().map_or(0, |range| range.end);

@@ -103,7 +103,7 @@ mod tests {
         \xc0\x0c\x00\x01\x00\x01\x00\x00\x01\x00\x00\x04\xc0\x00\x02\x01";
 
     #[test]
-    fn records_are_found_behind_the_questions() {
+    fn records_are_found_after_the_questions() {
         assert_eq!(skip_dns_questions(ANSWER), Some(12 + 6 + 4));
         let mut answers = dns_answers(ANSWER);
         assert_eq!(

@@ -29,7 +29,7 @@ impl HeaderTemplate {
     /// cover them.
     ///
     /// # Errors
-    /// If the options take more than 40 bytes.
+    /// Fails if the options take more than 40 bytes.
     pub fn new(
         header: &TcpHeader,
         options: &TcpOptions,
@@ -43,7 +43,7 @@ impl HeaderTemplate {
         Ok(HeaderTemplate { bytes, len, sum })
     }
 
-    /// Length of header and options, in bytes.
+    /// Length of the header and its options, in bytes.
     #[must_use]
     pub const fn header_len(&self) -> usize {
         self.len

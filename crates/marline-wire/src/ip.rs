@@ -35,7 +35,7 @@ impl<'a> IpPacket<'a> {
     /// Parses a packet of the IP version in its first four bits.
     ///
     /// # Errors
-    /// Those of [`Ipv4Packet::parse`] and [`Ipv6Packet::parse`], or an unknown version.
+    /// Fails like [`Ipv4Packet::parse`] or [`Ipv6Packet::parse`], or if the version is unknown.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         if ip_version(bytes)? == 6 {
             let p = Ipv6Packet::parse(bytes)?;
@@ -70,7 +70,7 @@ pub const fn ip_header_len(src: IpAddr) -> usize {
 /// Returns the header's length. `ecn` holds the two bits of the ECN field.
 ///
 /// # Errors
-/// If the families differ, `out` is too short, or the packet would be too long.
+/// Fails if the families differ, `out` is too short, or the packet would be too long.
 pub fn emit_ip(
     src: IpAddr,
     dst: IpAddr,
@@ -93,7 +93,7 @@ pub fn emit_ip(
 /// The IP version of a packet, from its first four bits.
 ///
 /// # Errors
-/// If there is no byte, or the version is neither 4 nor 6.
+/// Fails if there is no byte, or the version is neither 4 nor 6.
 pub fn ip_version(bytes: &[u8]) -> Result<u8, ParseError> {
     match bytes.first().map(|first| first >> 4) {
         Some(version @ (4 | 6)) => Ok(version),

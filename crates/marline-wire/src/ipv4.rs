@@ -20,7 +20,7 @@ pub struct Fragment {
     /// Offset of the fragment in the packet's payload, in bytes.
     pub offset: usize,
     /// More fragments follow.
-    pub more: bool,
+    pub more_fragments: bool,
 }
 
 /// The fields of an IPv4 header that are not lengths or checksums.
@@ -72,7 +72,7 @@ impl Ipv4Header {
         self.is_fragment().then(|| Fragment {
             identification: self.identification.into(),
             offset: usize::from(self.fragment_offset) * 8,
-            more: self.more_fragments,
+            more_fragments: self.more_fragments,
         })
     }
 
@@ -85,7 +85,7 @@ impl Ipv4Header {
     /// Writes a header without options, including the checksum, for `payload_len` bytes of payload. Returns its length.
     ///
     /// # Errors
-    /// If `out` is too short, or header and payload exceed 65,535 bytes.
+    /// Fails if `out` is too short, or header and payload exceed 65,535 bytes.
     pub fn emit(&self, payload_len: usize, out: &mut [u8]) -> Result<usize, EmitError> {
         let Ok(total) = u16::try_from(IPV4_HEADER_LEN.saturating_add(payload_len)) else {
             return Err(EmitError::PayloadTooLong { len: payload_len });
@@ -127,7 +127,7 @@ impl<'a> Ipv4Packet<'a> {
     /// Parses a packet and verifies the header's checksum.
     ///
     /// # Errors
-    /// If it is not IPv4, is truncated, or has wrong header lengths or a wrong header checksum.
+    /// Fails if it is not IPv4, is truncated, or has wrong header lengths or a wrong header checksum.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let error = |field, kind| ParseError { layer: Layer::Ipv4, field, kind };
         let (fixed, _) = bytes

@@ -46,7 +46,7 @@ impl Ipv6Header {
     /// Writes the header for `payload_len` bytes after it. Returns its length.
     ///
     /// # Errors
-    /// If `out` is too short, or the payload exceeds 65,535 bytes.
+    /// Fails if `out` is too short, or the payload exceeds 65,535 bytes.
     pub fn emit(&self, payload_len: usize, out: &mut [u8]) -> Result<usize, EmitError> {
         let Ok(length) = u16::try_from(payload_len) else {
             return Err(EmitError::PayloadTooLong { len: payload_len });
@@ -85,7 +85,7 @@ impl<'a> Ipv6Packet<'a> {
     /// are no further headers, so that header names the protocol.
     ///
     /// # Errors
-    /// If it is not IPv6, is truncated, or has an extension header that does not fit.
+    /// Fails if it is not IPv6, is truncated, or has an extension header that does not fit.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let error = |field, kind| ParseError { layer: Layer::Ipv6, field, kind };
         let (fixed, rest) = bytes
@@ -113,10 +113,14 @@ impl<'a> Ipv6Packet<'a> {
             payload =
                 payload.get(len.max(8)..).ok_or(error("extension header", ErrorKind::Truncated))?;
             let offset = u16::from_be_bytes([high, low]) >> 3;
-            let more = low & 1 != 0;
-            let is_fragment = protocol == FRAGMENT && (more || offset != 0);
+            let more_fragments = low & 1 != 0;
+            let is_fragment = protocol == FRAGMENT && (more_fragments || offset != 0);
             if is_fragment {
-                fragment = Some(Fragment { identification, offset: usize::from(offset) * 8, more });
+                fragment = Some(Fragment {
+                    identification,
+                    offset: usize::from(offset) * 8,
+                    more_fragments,
+                });
             }
             protocol = next;
             if is_fragment && offset != 0 {

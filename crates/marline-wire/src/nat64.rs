@@ -26,7 +26,7 @@ pub struct BadPrefix64;
 
 impl fmt::Display for BadPrefix64 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a NAT64 prefix is an IPv6 address, `/`, and 32, 40, 48, 56, 64 or 96, as in 64:ff9b::/96")
+        f.write_str("not a NAT64 prefix (an IPv6 address, `/`, and 32, 40, 48, 56, 64 or 96, as in 64:ff9b::/96)")
     }
 }
 

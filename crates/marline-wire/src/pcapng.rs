@@ -164,7 +164,8 @@ impl Capture {
     /// Appends a segment to `out`. Its checksum is adapted to the written packet, unless it was wrong before.
     ///
     /// # Errors
-    /// If the addresses are of different families or the segment is too long for an IP packet. Nothing is written then.
+    /// Fails if the addresses are of different families or the segment is too long for an IP packet. Then nothing is
+    /// written.
     pub fn segment(
         &mut self,
         out: &mut Vec<u8>,

@@ -91,7 +91,7 @@ impl TcpHeader {
     /// appends the payload, and [`fill_tcp_checksum`](crate::fill_tcp_checksum) completes the segment.
     ///
     /// # Errors
-    /// If the options take more than 40 bytes, or `out` is too short. The contents of `out` are then undefined.
+    /// Fails if the options take more than 40 bytes, or `out` is too short. The contents of `out` are then undefined.
     pub fn emit(&self, options: &TcpOptions, out: &mut [u8]) -> Result<usize, EmitError> {
         let available = out.len();
         let Some((fixed, rest)) = out.split_first_chunk_mut::<TCP_HEADER_LEN>() else {
@@ -156,7 +156,7 @@ impl<'a> TcpSegment<'a> {
     /// [`TcpOptions::parse`]).
     ///
     /// # Errors
-    /// If the bytes are shorter than the stated header length, or the data offset is below five.
+    /// Fails if the bytes are shorter than the stated header length, or the data offset is below five.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let error = |field, kind| Err(ParseError { layer: Layer::Tcp, field, kind });

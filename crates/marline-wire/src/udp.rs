@@ -27,7 +27,7 @@ impl<'a> UdpDatagram<'a> {
     /// Parses a datagram. The checksum is not verified ([`verify_udp_checksum`] does that).
     ///
     /// # Errors
-    /// If it is truncated, or its length field is below eight.
+    /// Fails if it is truncated, or its length field is below eight.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let error = |field, kind| ParseError { layer: Layer::Udp, field, kind };
         let mut r = Reader::new(bytes);
@@ -48,7 +48,7 @@ impl<'a> UdpDatagram<'a> {
 /// appends the payload, and [`fill_udp_checksum`] completes the datagram.
 ///
 /// # Errors
-/// If `out` is too short, or the datagram would exceed 65,535 bytes.
+/// Fails if `out` is too short, or the datagram would exceed 65,535 bytes.
 pub fn emit_udp(
     src_port: u16,
     dst_port: u16,

@@ -1,10 +1,10 @@
 //! Bulk transfer over loopback between two processes, compared with kernel TCP and QUIC without encryption (quinn).
 //!
-//! `bulk [BYTES]` runs all stacks in turns, in a new network namespace (requires root) whose loopback has an MTU of
+//! `bulk [BYTES]` runs all stacks in turn, in a new network namespace (requires root) whose loopback has an MTU of
 //! 1,500 bytes, and prints medians. `bulk server KIND` and `bulk client KIND ADDRESS BYTES` are the two roles, which it
 //! starts as separate processes. KIND is `marline`, `tcp` or `quinn`. Kernel TCP is measured twice: with its offloads,
-//! and with one segment at a time, as a user-space stack has to send them. CPU time is that of both processes, user and
-//! system, from getrusage.
+//! and with one segment at a time, as a user-space stack has to send them. CPU time is the total of both processes,
+//! user and system, from getrusage.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Size of a write or read, in bytes.
 const CHUNK: usize = 256 << 10;
-/// Number of turns of each stack, for the median.
+/// Number of runs per stack, for the median.
 const ROUNDS: usize = 5;
 /// MTU of the namespace's loopback, in bytes.
 const MTU: u32 = 1_500;
@@ -233,7 +233,7 @@ fn compare(bytes: u64) -> Result<()> {
             if own && !ip(&format!("link set lo gso_max_segs {segments}")) {
                 return Err("ip failed to set the offloads of the loopback interface".into());
             }
-            // A transfer with one segment at a time takes long, so it is shorter.
+            // A transfer with one segment at a time is slow, so it sends fewer bytes.
             let bytes = if *segments == 1 { bytes / 8 } else { bytes };
             all.push(transfer(kind, bytes)?);
         }
@@ -266,7 +266,7 @@ fn transfer(kind: &str, bytes: u64) -> Result<[f64; 2]> {
     let (mut client, mut answers) = start(&["client", kind, &address, &bytes.to_string()])?;
     let answer = next_line(&mut answers)?;
     let (seconds, client_cpu) =
-        answer.split_once(' ').ok_or("the client's answer is incomplete")?;
+        answer.split_once(' ').ok_or("incomplete output from the client process")?;
     let server_cpu: f64 = next_line(&mut lines)?.parse()?;
     let cpu = client_cpu.parse::<f64>()? + server_cpu;
     client.wait()?;

@@ -22,7 +22,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 
 /// Length of a message, in bytes.
 const MESSAGE: usize = 200;
-/// Time for busy polling after each message. It is useless if both ends share one CPU.
+/// Duration of busy polling after each message. Busy polling is useless if both ends share one CPU.
 const BUSY_POLL: Duration = Duration::from_micros(100);
 /// Number of round trips before the measurement.
 const WARM_UP: u64 = 1_000;
@@ -153,7 +153,7 @@ fn pin(cpu: usize) -> Result<()> {
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
 }
 
-/// Number of turns of each kind, for the median.
+/// Number of runs per kind, for the median.
 const ROUNDS: usize = 5;
 const KINDS: [&str; 4] = ["marline", "tcp", "quinn", "busy"];
 
@@ -169,7 +169,7 @@ fn compare(count: u64) -> Result<()> {
             }
         }
         println!(
-            "{MESSAGE} B echo, {title}, us, medians of {ROUNDS} turns; both ends wait in epoll"
+            "{MESSAGE} B echo, {title}, us, medians of {ROUNDS} runs; both ends wait in epoll"
         );
         println!("{:>10} {:>8} {:>8} {:>8} {:>8}", "stack", "p50", "p95", "p99", "max");
         let medians = turns.map(|all| median(&all));

@@ -7,8 +7,8 @@
 //! ```
 //! `INTERFACE=ADDRESS` is a TUN interface and the address behind it. If it is given several times, each is a path.
 //!
-//! The server sends back what it receives. The client sends N random-looking bytes (default 1 MiB), compares the
-//! answer, and prints the state of the connection.
+//! The server sends back what it receives. The client sends N random-looking bytes (default 1 MiB), compares the data
+//! sent back, and prints the state of the connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};

@@ -34,7 +34,7 @@ impl Scheduler for LargestRoom {
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
-        // Data of a troubled subflow goes where the built-in schedulers would send it.
+        // Data from a troubled subflow is sent where the built-in schedulers would send it.
         classes::reinject(item, cx)
     }
 }

@@ -27,8 +27,8 @@ pub enum Carrier {
     /// Native TCP on raw sockets that are opened when needed, which requires CAP_NET_RAW at that time. Works with any
     /// stack that supports Multipath TCP or plain TCP.
     Raw,
-    /// Native TCP on raw sockets that were opened earlier, while the process had CAP_NET_RAW, for the server's
-    /// number of shards.
+    /// Native TCP on raw sockets that were opened earlier, while the process had CAP_NET_RAW, for as many shards as the
+    /// server has.
     Opened(Arc<RawSockets>),
     /// Native TCP on TUN interfaces, one per path: behind each, Marline acts as a separate host.
     Tun(Vec<TunPath>),

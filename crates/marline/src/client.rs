@@ -39,7 +39,7 @@ use watching::start_watch_tasks;
 
 /// Number of path events that are kept for a slow receiver.
 const PATH_EVENT_CAPACITY: usize = 64;
-/// Minimum interval of path checks, because contacts of a busy client change with every packet.
+/// Minimum interval between path checks, because a busy client's contacts change with every packet.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum number of servers whose addresses are remembered for judging paths.
 const MAX_SERVERS: usize = 64;
@@ -71,10 +71,10 @@ struct Inner {
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
-/// Servers of the latest attempt, and why they do not serve this client.
+/// Servers tried in the latest attempt to connect, and why they do not serve this client.
 #[derive(Clone, Debug, Default)]
 struct LatestAttempt {
-    /// Servers of the latest attempt to connect.
+    /// Servers tried in the latest attempt.
     servers: Vec<SocketAddr>,
     /// Reason why the servers do not serve this client.
     rejection: Option<String>,

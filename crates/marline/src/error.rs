@@ -89,7 +89,7 @@ pub enum ConnectError {
     /// No path is configured and no interface has a default route, or no available path supports the servers'
     /// families.
     NoPath {
-        /// Problems of the configured paths, such as a missing interface.
+        /// Problems with the configured paths, such as a missing interface.
         reasons: Vec<String>,
     },
     /// A path has no route to the server.

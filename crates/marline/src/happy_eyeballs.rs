@@ -175,7 +175,7 @@ impl HappyEyeballs<'_> {
             }
             let over = begun + self.patience;
             let next = schedule.time_until_due().map_or(over, |due| over.min(begun + due));
-            match first(&running, next).await {
+            match wait_for_first(&running, next).await {
                 None if Instant::now() >= over => {
                     for RunningAttempt { candidate, stream, .. } in running {
                         stream.abort();
@@ -322,7 +322,7 @@ impl AttemptSchedule {
 }
 
 /// Waits for the first attempt with a result. Returns `None` when the next attempt must start, or at the timeout.
-async fn first(
+async fn wait_for_first(
     running: &[RunningAttempt],
     next: Instant,
 ) -> Option<(usize, Result<(), CloseReason>)> {

@@ -202,7 +202,7 @@ pub(crate) fn servers(contacts: &[&Contact], now: Instant) -> Vec<ServerReach> {
     contacts.iter().map(of).collect()
 }
 
-/// Finds the problem of a path: a server that does not answer, while no other server has answered since.
+/// Finds the problem with a path: a server that does not answer, while no other server has answered since.
 pub(crate) fn fault<'a>(
     contacts: &[&'a Contact],
     now: Instant,
@@ -223,7 +223,7 @@ pub(crate) fn fault<'a>(
     Some((worst, found))
 }
 
-/// Describes the problem of a path, and its likely cause if other paths reach the same server.
+/// Describes the problem with a path, and its likely cause if other paths reach the same server.
 pub(crate) fn problem_text(
     path: &str,
     fault: &ServerReach,
@@ -272,8 +272,8 @@ fn likely_cause(transport: &str, server: SocketAddr, reach: &Reach, was_heard: b
             format!("a captive portal or a firewall there blocks {transport} port {port}")
         }
         Reach::Blocked { by: None, .. } => "this machine's routes or firewall block it".to_owned(),
-        _ if was_heard => "nothing arrives on this path anymore, so the line seems dead".to_owned(),
-        _ => format!("the network there seems to block {transport} port {port}, or is dead"),
+        _ if was_heard => "no data arrives on this path anymore; it appears to be down".to_owned(),
+        _ => format!("the network there seems to block {transport} port {port}, or is down"),
     }
 }
 

@@ -62,7 +62,7 @@ impl Connector {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let Some(host) = uri.host() else {
-            let what = format!("{uri}: no host to connect to");
+            let what = format!("{uri}: the host is missing");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         };
         // In a URI, an IPv6 address is in brackets.

@@ -105,7 +105,9 @@ impl PrefixWatch {
     async fn listen(&self) {
         let mut listener = match Pref64Listener::start() {
             Ok(listener) => listener,
-            Err(error) => return tracing::debug!(%error, "cannot receive router advertisements"),
+            Err(error) => {
+                return tracing::debug!(%error, "cannot receive router advertisements; using resolvers only");
+            }
         };
         loop {
             match listener.next_options().await {
@@ -115,7 +117,7 @@ impl PrefixWatch {
                     }
                 }
                 Err(error) => {
-                    return tracing::warn!(%error, "no longer receiving router advertisements");
+                    return tracing::warn!(%error, "no longer receiving router advertisements; using resolvers only");
                 }
             }
         }
@@ -173,7 +175,7 @@ impl PrefixWatch {
         let State { networks, advertised } = &mut *state;
         let (prefix, until) = advertised.prefix_for(end.interface.1, now)?;
         let known = networks.get_mut(&end.interface.1).filter(|known| known.end == *end)?;
-        // An earlier answer of the resolver had lower priority and will be outdated when the advertisement expires.
+        // An earlier answer from the resolver had lower priority and will be outdated when the advertisement expires.
         (known.prefix, known.settled, known.missing_answers, known.due) = (None, true, 0, until);
         Some(prefix)
     }
@@ -257,7 +259,7 @@ mod tests {
         let moved = end("2001:db8:1::2", 7);
         watch.set_networks(vec![moved]);
         assert!(watch.is_lookup_pending(), "another network on this interface");
-        assert_eq!(watch.on_answer(&here, found), None, "a late answer of the previous network");
+        assert_eq!(watch.on_answer(&here, found), None, "a late answer from the previous network");
         watch.set_networks(Vec::new());
         assert!(!watch.is_lookup_pending());
     }

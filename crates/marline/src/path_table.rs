@@ -37,7 +37,7 @@ pub enum PathRestriction {
     Unusable(String),
 }
 
-/// Ends of an attempt to connect.
+/// Path and server for an attempt to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) path: String,
@@ -196,7 +196,7 @@ impl PathTable {
         });
     }
 
-    /// Returns the problems of configured paths; empty if paths are found automatically or no problem is known.
+    /// Returns the problems with configured paths; empty if paths are found automatically or no problem is known.
     pub(crate) fn unusable_reason(&self) -> Vec<String> {
         let named = self.entries.iter().filter(|_| !self.automatic);
         named.filter_map(Entry::unusable_reason).collect()

@@ -18,7 +18,7 @@ const LIFETIME: Duration = Duration::from_secs(1);
 /// Maximum number of cached answers.
 const MAX_CACHED_ANSWERS: usize = 256;
 
-/// Source, interface index, destination.
+/// Key of a cached route: source, interface index, destination.
 type Key = (IpAddr, u32, IpAddr);
 
 /// Cache of existing routes.

@@ -1,4 +1,4 @@
-//! Tests of raw sockets after the capabilities were dropped: an unprivileged process communicates with the kernel,
+//! Tests of raw sockets after the capabilities are dropped: an unprivileged process communicates with the kernel,
 //! reserves more ports, and uses an interface that did not exist before the drop.
 //!
 //! Capabilities belong to threads, so this test has its own `main` instead of the harness.

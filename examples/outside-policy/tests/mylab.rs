@@ -1,4 +1,4 @@
-//! The programs of `src/` know the policy like Marline's programs know built-in ones: in the list, in errors, in the
+//! The programs of `src/` treat the policy as Marline's programs treat built-in ones: in the list, in errors, in the
 //! lab on all stacks and in sweeps, and at both ends of the proxy.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -35,7 +35,7 @@ fn ok(mut command: Command) -> String {
 }
 
 /// A directory with `first.toml` in it.
-fn beside_first() -> tempfile::TempDir {
+fn temporary_dir_with_first_toml() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/first.toml");
     std::fs::copy(file, dir.path().join("first.toml")).expect("first.toml");
@@ -65,7 +65,7 @@ fn bytes_on(runs: &str, stack: &str, variant: &str, path: &str) -> u64 {
 
 #[test]
 fn the_list_and_errors_know_the_policy_and_its_parameter() {
-    let dir = beside_first();
+    let dir = temporary_dir_with_first_toml();
     let list = ok(mymarline(dir.path(), &typed("policies sticky", &[])));
     assert!(list.contains("worth-moving=2") && list.contains("from 1 to 100"), "{list}");
     let text = std::fs::read_to_string(dir.path().join("first.toml")).expect("first.toml");
@@ -80,7 +80,7 @@ fn the_list_and_errors_know_the_policy_and_its_parameter() {
 
 #[test]
 fn the_lab_runs_it_in_virtual_time_and_live_beside_the_kernel() {
-    let dir = beside_first();
+    let dir = temporary_dir_with_first_toml();
     let real = need::root() && need::program("ip").is_some();
     let words = if real { "run first.toml --stack sim,live,mptcp" } else { "run first.toml" };
     let table = ok(mylab(dir.path(), &typed(words, &["--seeds", "1", "--out", "out"])));
@@ -96,7 +96,7 @@ fn the_lab_runs_it_in_virtual_time_and_live_beside_the_kernel() {
 
 #[test]
 fn a_sweep_turns_its_parameter() {
-    let dir = beside_first();
+    let dir = temporary_dir_with_first_toml();
     ok(mylab(dir.path(), &typed("sweep first.toml", &["--seeds", "1", "--out", "out"])));
     let runs = std::fs::read_to_string(dir.path().join("out/runs.csv")).expect("runs.csv");
     assert!(runs.starts_with("variant.mine.scheduler.worth-moving,stack,"), "{runs}");

@@ -37,7 +37,7 @@ pub(crate) struct Flows {
     by_client: BTreeMap<SocketAddr, u32>,
     max: usize,
     idle: Duration,
-    /// Datagrams of clients refused because the table was full.
+    /// Datagrams from clients that were refused because the table was full.
     pub(crate) refused: u64,
     pub(crate) rebinds: u64,
     /// Datagrams that the kernel dropped on sockets that are now closed.
@@ -154,7 +154,7 @@ impl Flows {
         Ok(())
     }
 
-    /// Datagrams the kernel dropped on the sockets towards the target.
+    /// Number of datagrams that the kernel dropped on the upstream sockets.
     pub(crate) fn kernel_drops(&self) -> u64 {
         let open: u64 = self.iter().filter_map(|(_, flow)| kernel_drops(&flow.upstream)).sum();
         self.closed_drops + open

@@ -103,7 +103,7 @@ pub struct RelayReport {
     pub kernel_drops: u64,
     /// Interfaces that were removed while the link ran.
     pub lost_interfaces: Vec<String>,
-    /// Waits for a processor of the emulator's thread, which all links share.
+    /// Time for which the emulator's thread, which all links share, waited for a processor.
     pub starved: ProcessorWait,
     /// From the client.
     pub up: DirectionReport,

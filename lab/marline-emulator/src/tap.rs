@@ -90,7 +90,7 @@ impl TappedPackets {
         self.packets.try_iter()
     }
 
-    /// Number of packets of an end beyond the size limit.
+    /// Number of packets at an end beyond the size limit.
     #[must_use]
     pub fn left_out(&self, at_client: bool) -> u64 {
         self.bound.left_out[usize::from(at_client)].load(Ordering::Relaxed)

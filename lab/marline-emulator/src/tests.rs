@@ -50,7 +50,7 @@ fn assert_silent(socket: &UdpSocket) {
 }
 
 #[test]
-fn without_loss_everything_passes_in_order_both_ways() {
+fn without_loss_everything_passes_in_order_in_both_directions() {
     let (server, client) = (socket(), socket());
     let (emulator, address) = start(relay("rate=100M,delay=2ms,queue=1s", &server));
     // Sizes that fill, end and begin batches.

@@ -7,7 +7,7 @@
 //!
 //! The debt is an eighth of the time, not a twentieth, because interrupts and wake-ups take part of the sleep. At full
 //! load (two paths of 1 Gbit/s on two busy processors), three of four runs stalled for some 40 ms without extra sleep,
-//! three of four with a sixteenth, and one of ten with an eighth, at the same throughput.
+//! three in four with a sixteenth, and one in ten with an eighth, at the same throughput.
 
 use marline_time::Duration;
 

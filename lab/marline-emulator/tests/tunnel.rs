@@ -22,7 +22,7 @@ const HEADERS: usize = 28;
 /// Runs the tests one at a time, because they measure time and CPU time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-fn alone() -> std::sync::MutexGuard<'static, ()> {
+fn lock_exclusively() -> std::sync::MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
@@ -101,7 +101,7 @@ fn assert_within_2_percent(expected_s: f64, span_s: impl Fn() -> (f64, Vec<Strin
 
 #[test]
 fn the_rate_holds_within_2_percent() {
-    let _alone = alone();
+    let _alone = lock_exclusively();
     if !ready() {
         return;
     }
@@ -111,7 +111,7 @@ fn the_rate_holds_within_2_percent() {
 
 #[test]
 fn a_trace_is_the_rate() {
-    let _alone = alone();
+    let _alone = lock_exclusively();
     if !ready() {
         return;
     }
@@ -121,7 +121,7 @@ fn a_trace_is_the_rate() {
 
 #[test]
 fn losses_are_as_frequent_as_asked_and_all_are_counted() {
-    let _alone = alone();
+    let _alone = lock_exclusively();
     if !ready() {
         return;
     }
@@ -140,7 +140,7 @@ fn losses_are_as_frequent_as_asked_and_all_are_counted() {
 
 #[test]
 fn a_queue_is_bounded_in_bytes_or_time() {
-    let _alone = alone();
+    let _alone = lock_exclusively();
     if !ready() {
         return;
     }
@@ -160,7 +160,7 @@ fn a_queue_is_bounded_in_bytes_or_time() {
 
 #[test]
 fn commands_break_restore_and_change_a_link() {
-    let _alone = alone();
+    let _alone = lock_exclusively();
     if !ready() {
         return;
     }
@@ -195,7 +195,7 @@ fn load() -> f64 {
 
 #[test]
 fn an_interface_may_go_down_and_up_again() {
-    let _alone = alone();
+    let _alone = lock_exclusively();
     if !ready() {
         return;
     }
@@ -219,7 +219,7 @@ fn an_interface_may_go_down_and_up_again() {
 
 #[test]
 fn an_interface_that_is_removed_is_reported_and_costs_nothing() {
-    let _alone = alone();
+    let _alone = lock_exclusively();
     if !ready() {
         return;
     }
@@ -233,7 +233,7 @@ fn an_interface_that_is_removed_is_reported_and_costs_nothing() {
 
 #[test]
 fn an_idle_emulator_sleeps_and_no_packet_gets_lost_unseen() {
-    let _alone = alone();
+    let _alone = lock_exclusively();
     if !ready() {
         return;
     }

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use marline_lab::compare::{Bench, Extent, Row, Sample, report, rows};
-use marline_lab::keep::write_between_markers;
+use marline_lab::generated_part::write_between_markers;
 use marline_lab::parallel::available;
 use marline_lab::runs::{Comparison, Selection, StoredLane, StoredRuns};
 
-use super::table::aligned;
+use super::table::align_columns;
 use marline_cli::cmd::monitor::print;
 
 /// Arguments of `marline-lab compare`.
@@ -54,7 +54,8 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.rows.iter().any(|word| Results::is_side_word(word)) {
         let [a, b] = &args.rows[..] else {
-            anyhow::bail!("compare two results: DIR[:VARIANT] DIR[:VARIANT]");
+            let count = args.rows.len();
+            anyhow::bail!("expected exactly two results (DIR[:VARIANT]), found {count} arguments");
         };
         return results(&Results::parse(a), &Results::parse(b));
     }
@@ -128,11 +129,11 @@ fn results(a: &Results<'_>, b: &Results<'_>) -> anyhow::Result<ExitCode> {
         text += &format!("A: {}\nB: {}\n", a.name(first), b.name(second));
         text += &format!(
             "{seeds} seeds in both, 95 % intervals, paired by seed\n{}",
-            aligned(&comparison.table())
+            align_columns(&comparison.table())
         );
         if *missing != (0, 0) {
             text += &format!(
-                "MISSING messages: {} of A, {} of B; latencies do not include them\n",
+                "MISSING messages: {} in A, {} in B; latencies do not include them\n",
                 missing.0, missing.1
             );
         }

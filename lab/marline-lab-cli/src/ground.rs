@@ -1,10 +1,10 @@
-//! `marline-lab ground`: the default on the ground of each seed system.
+//! `marline-lab ground`: the default in the scenes of each seed system.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use marline_cli::cmd::monitor::print;
-use marline_lab::keep::write_between_markers;
+use marline_lab::generated_part::write_between_markers;
 use marline_papers::default_on_seed_ground;
 
 use super::paper::{Runs, in_context};

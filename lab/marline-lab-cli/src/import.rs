@@ -66,7 +66,7 @@ fn pair(text: &str) -> anyhow::Result<(String, String)> {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let first = &args.files[0];
     let file = first.display().to_string();
-    let measured = measured(args)?;
+    let measured = read_measurement(args)?;
     if !measured.ignored.is_empty() {
         eprintln!("{file}: ignored columns: {}", measured.ignored.join(", "));
     }
@@ -85,7 +85,7 @@ fn path_name(file: &Path) -> String {
     if name.is_empty() { "path".to_owned() } else { name }
 }
 
-fn measured(args: &Args) -> anyhow::Result<Measurement> {
+fn read_measurement(args: &Args) -> anyhow::Result<Measurement> {
     let ms = args.clock_ahead;
     ensure!(ms.abs() < 1e12, "--clock-ahead {ms}: out of range; must be below 1e12 ms");
     if let [client, server] = &args.files[..] {
@@ -106,8 +106,9 @@ fn measured(args: &Args) -> anyhow::Result<Measurement> {
         )
     })?;
     let kind = args.kind.or_else(|| kind_of_file(&args.files[0]));
-    let kind =
-        kind.with_context(|| format!("unknown kind of {file}: give --kind csv or --kind iperf3"))?;
+    let kind = kind.with_context(|| {
+        format!("cannot determine the format of {file}; use --kind csv or iperf3")
+    })?;
     match kind {
         Kind::Csv => {
             let reading = ReadOptions { renamed: args.columns.clone(), every: args.every };

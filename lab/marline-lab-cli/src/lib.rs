@@ -136,7 +136,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Those of the subcommand.
+/// The subcommand failed.
 pub fn run_command(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Net(args) => run_in_runtime(net::run(args)),

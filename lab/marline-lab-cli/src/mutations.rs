@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use marline_cli::cmd::monitor::print;
-use marline_lab::keep::write_between_markers;
+use marline_lab::generated_part::write_between_markers;
 use marline_papers::{Mechanism, MutationEffect, Reproduction};
 
 use super::paper::{Runs, file, reproduce};

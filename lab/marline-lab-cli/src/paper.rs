@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use marline_lab::figure::number;
-use marline_lab::keep;
 use marline_lab::parallel::available;
+use marline_lab::provenance;
 use marline_papers::{
     self as papers, Context, Counts, Effort, MIN_ROOTS, Machine, Mechanism, Paper, PaperFile,
     ProcessorTimes, Reproduction, Row, RunInfo, Table, Value, Verdict,
 };
 use rustix::time::{ClockId, clock_gettime};
 
-use super::table::{aligned, wrapped};
+use super::table::{align_columns, wrap_text};
 use marline_cli::cmd::monitor::print;
 
 /// Maximum number of printed rows of a grid. Its file has all rows.
@@ -50,7 +50,7 @@ pub struct Runs {
     /// Use two roots and shorter runs, without verdicts.
     #[arg(long, conflicts_with = "roots")]
     pub quick: bool,
-    /// Number of roots of each part [default: as many as the verdicts need]. Fewer than 20 give no verdicts.
+    /// Number of roots per part [default: as many as the verdicts need]. Fewer than 20 give no verdicts.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub roots: Option<u16>,
     /// Measure all roots again instead of reusing the results of an earlier run of this build.
@@ -120,7 +120,7 @@ fn summary(all: &[(&str, Verdict, Counts)]) -> String {
         let words = [(*key).to_owned()].into_iter().chain(numbers);
         rows.push(words.chain([verdict.name().to_owned()]).collect());
     }
-    aligned(&rows)
+    align_columns(&rows)
 }
 
 fn list() -> anyhow::Result<String> {
@@ -142,14 +142,14 @@ fn run_paper(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
     let (result, info) = reproduce(paper, args)?;
     print(&results_text(paper, &result, &info)?)?;
     let at = args.out.join(paper.key());
-    print(&format!("results in {}\n\n", at.display()))?;
+    print(&format!("Wrote the results to {}\n\n", at.display()))?;
     Ok(result)
 }
 
-/// Runs one key and stores the results. Those without a mechanism that is switched off are stored apart.
+/// Runs one key and stores the results. Results without a mechanism that is switched off are stored separately.
 ///
 /// # Errors
-/// The paper's errors, or the results cannot be written.
+/// The paper cannot run, or the results cannot be written.
 pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Reproduction, RunInfo)> {
     in_context(paper.key(), args, |context| {
         let (start, cpu_before) = (Instant::now(), process_cpu_seconds());
@@ -176,7 +176,7 @@ pub(crate) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
 /// Calls `run` with the context of a key: its directory, roots and progress bar.
 ///
 /// # Errors
-/// Those of `run`, invalid options, or the directory cannot be created.
+/// `run` failed, an option is invalid, or the directory cannot be created.
 pub(crate) fn in_context<T>(
     key: &str,
     args: &Runs,
@@ -200,7 +200,7 @@ pub(crate) fn in_context<T>(
         bar.set_position(done as u64);
         bar.set_message(what.to_owned());
     };
-    let (mut program, spent) = (keep::program()?, ProcessorTimes::default());
+    let (mut program, spent) = (provenance::program_hash()?, ProcessorTimes::default());
     if let Some(mechanism) = mutation {
         write!(program, " without {}", mechanism.name())?;
     }
@@ -229,9 +229,9 @@ fn effort_text(effort: Effort) -> String {
         Effort::Full => "as many roots as the verdicts need".to_owned(),
         Effort::Quick => "a quick run without verdicts".to_owned(),
         Effort::Roots(count) if count < MIN_ROOTS => {
-            format!("{count} roots of each part, without verdicts")
+            format!("{count} roots per part, without verdicts")
         }
-        Effort::Roots(count) => format!("{count} roots of each part"),
+        Effort::Roots(count) => format!("{count} roots per part"),
     }
 }
 
@@ -265,20 +265,20 @@ fn results_text(
 ) -> anyhow::Result<String> {
     let file = file(paper)?;
     let title = format!("{}: {}", paper.key(), file.title);
-    let mut text = wrapped(&title) + &wrapped(&file.citation);
+    let mut text = wrap_text(&title) + &wrap_text(&file.citation);
     for table in &result.tables {
-        write!(text, "\n{}{}", wrapped(&table.title), aligned(&table_cells(table)))?;
+        write!(text, "\n{}{}", wrap_text(&table.title), align_columns(&table_cells(table)))?;
     }
     for grid in &result.grids {
         let cells = grid_cells(grid);
         let (shown, left) = cells.split_at(cells.len().min(MAX_PRINTED_ROWS + 1));
-        write!(text, "\n{}{}", wrapped(&grid.title), aligned(shown))?;
+        write!(text, "\n{}{}", wrap_text(&grid.title), align_columns(shown))?;
         if !left.is_empty() {
             writeln!(text, "  and {} more rows in {}.csv", left.len(), grid.name)?;
         }
     }
     for note in &result.notes {
-        write!(text, "\n{}", wrapped(note))?;
+        write!(text, "\n{}", wrap_text(note))?;
     }
     write!(text, "\nMaster root {}, {}", info.master, info.effort)?;
     if !paper.is_virtual_time() && (info.scale - 1.0).abs() > f64::EPSILON {
@@ -330,9 +330,9 @@ mod tests {
         let row = Row::new("echo p99").paper(40.0, "ms").measured(41.0, "ms").within_of_paper(0.15);
         let plain = Table::new("t", "T", vec![row.clone()]);
         let with = Table::new("t", "T", vec![row.bound_ratio(1.25)]);
-        let text = aligned(&table_cells(&plain));
+        let text = align_columns(&table_cells(&plain));
         assert!(!text.contains("bound"), "{text}");
-        let text = aligned(&table_cells(&with));
+        let text = align_columns(&table_cells(&with));
         assert!(text.contains("ratio to bound") && text.contains("1.25"), "{text}");
         let line = text.lines().nth(1).unwrap();
         assert!(line.ends_with("within 15 % of the paper  accepted"), "{line}");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use marline_lab::keep;
+use marline_lab::provenance;
 use marline_papers::report::{Drawing, Section, html};
 use marline_papers::{StoredVerdicts, page_with_summary, page_with_verdicts};
 
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let drawn = draw(file, None, None).with_context(|| file.display().to_string())?;
         traces.push(Drawing { title: drawn.title, says: drawn.says, svg: drawn.svg });
     }
-    let page = html(&sections, &traces, &keep::program()?);
+    let page = html(&sections, &traces, &provenance::program_hash()?);
     std::fs::write(&args.page, page).with_context(|| args.page.display().to_string())?;
     let there = sections.iter().filter(|section| section.results.is_some()).count();
     let (all, page) = (sections.len(), args.page.display());
@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     anyhow::ensure!(
         changes.is_empty(),
-        "{} rows differ from the stored verdicts; `report --docs` stores those of a full run",
+        "{} rows differ from the stored verdicts; `report --docs` stores those from a full run",
         changes.len()
     );
     Ok(ExitCode::SUCCESS)

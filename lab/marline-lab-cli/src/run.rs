@@ -16,7 +16,7 @@ use marline_lab::runs::{
 };
 
 use super::progress::SeriesWork;
-use super::table::aligned;
+use super::table::align_columns;
 use marline_cli::cmd::monitor::print;
 
 /// Arguments of `marline-lab run`.
@@ -147,13 +147,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(RealTimeFiles { captures, traces, .. }) = &files {
         let both = [("pcap/", captures.is_some()), ("qlog/", traces.is_some() && ours)];
         for (directory, _) in both.iter().filter(|(_, written)| *written) {
-            names.push_str(&format!(", {directory} (runs in real time)"));
+            names.push_str(&format!(", {directory} (real-time runs)"));
         }
     }
     if args.plot {
         names.push_str(&draw(&summary, &file.title, &out)?);
     }
-    print(&format!("\n{names} in {}\n", out.display()))?;
+    print(&format!("\nWrote {names} to {}\n", out.display()))?;
     let whole = records.iter().all(|record| record.error.is_none());
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -163,14 +163,17 @@ fn print_results(summary: &Summary<'_>, title: &str) -> anyhow::Result<()> {
     if !title.is_empty() {
         print(&format!("{title}\n\n"))?;
     }
-    print(&aligned(&summary.table()))?;
+    print(&align_columns(&summary.table()))?;
     let intervals = summary.intervals();
     if !intervals.is_empty() {
-        print(&format!("\n95 % intervals (bootstrap over the runs)\n{}", aligned(&intervals)))?;
+        print(&format!(
+            "\n95 % intervals (bootstrap over the runs)\n{}",
+            align_columns(&intervals)
+        ))?;
     }
     let calibration = summary.calibration();
     if !calibration.is_empty() {
-        print(&format!("\nforecasts of answers\n{}", aligned(&calibration)))?;
+        print(&format!("\nanswer-time forecasts\n{}", align_columns(&calibration)))?;
     }
     print(&agreement(&summary.agreement()))?;
     let warnings = summary.warnings();
@@ -195,7 +198,7 @@ impl Args {
         let most = Captures::MAX_RUNS;
         ensure!(
             runs <= most,
-            "captures and traces are limited to {most} runs in real time, but there are {runs}: \
+            "captures and traces are limited to {most} real-time runs, but there are {runs}: \
                 use fewer --seeds"
         );
         Ok(Some(RealTimeFiles { directory: out.to_owned(), captures, traces }))
@@ -265,7 +268,7 @@ fn agreement(agreements: &[Agreement]) -> String {
         row.push(if agreement.holds() { "yes" } else { "NO" }.to_owned());
         table.push(row);
     }
-    format!("\n{}  (median within 10 %, 95 % quantile within 20 %)\n", aligned(&table))
+    format!("\n{}  (median within 10 %, 95th percentile within 20 %)\n", align_columns(&table))
 }
 
 /// Prints the first warnings about unreliable or failed runs. `count` is the total number.

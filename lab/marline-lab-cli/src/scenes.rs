@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use marline_lab::experiment::file::ExperimentFile;
-use marline_lab::keep::write_between_markers;
+use marline_lab::generated_part::write_between_markers;
 use marline_lab::parallel::available;
 use marline_lab::scenes::{answers, read_directory, table};
 

@@ -10,7 +10,7 @@ use marline_lab::runs::{Seeds, Sweep};
 use super::engine::{Engine, run_on_ray};
 use super::progress::SeriesWork;
 use super::run::{RunOptions, ShardReport, print_warnings};
-use super::table::aligned;
+use super::table::align_columns;
 use marline_cli::cmd::monitor::print;
 
 /// Arguments of `marline-lab sweep`.
@@ -81,9 +81,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return ShardReport { shard, runs, all_runs, failed }.print(&store);
     }
     let swept = sweep.collect(&store, &out, &args.how.selected_formats())?;
-    print(&aligned(&swept.table()))?;
+    print(&align_columns(&swept.table()))?;
     print_warnings(&swept.warnings, swept.warnings_count);
     let files = args.how.files(&["messages", "runs", "sweep"]);
-    print(&format!("\n{files} in {}\n", out.display()))?;
+    print(&format!("\nWrote {files} to {}\n", out.display()))?;
     Ok(if swept.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

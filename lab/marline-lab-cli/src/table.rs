@@ -12,7 +12,7 @@ const MAX_KEY_COLUMNS: usize = 3;
 /// Aligns cells in columns. The last column is not padded. If a line would be longer than [`MAX_LINE`], wide cells are
 /// wrapped at spaces. If that is not enough, the table is split, and the remaining columns follow below, after the
 /// leading columns without numbers.
-pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
+pub(crate) fn align_columns(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let all: Vec<usize> = (0..columns).collect();
     if let Some(widths) = fitting_widths(rows, &all) {
@@ -88,7 +88,7 @@ fn format_columns(rows: &[Vec<String>], columns: &[usize], widths: &[usize]) -> 
 }
 
 /// Wraps a text at spaces into lines of at most [`MAX_LINE`] characters, each with its line break.
-pub(crate) fn wrapped(text: &str) -> String {
+pub(crate) fn wrap_text(text: &str) -> String {
     text.lines().flat_map(|line| wrap(line, MAX_LINE)).map(|line| line + "\n").collect()
 }
 
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_narrow_table_has_a_line_per_row() {
-        let text = aligned(&rows(&[&["a", "long name"], &["1", "2"]]));
+        let text = align_columns(&rows(&[&["a", "long name"], &["1", "2"]]));
         assert_eq!(text, "  a  long name\n  1  2\n");
     }
 
@@ -139,7 +139,7 @@ mod tests {
     fn long_cells_are_wrapped_at_spaces() {
         let long =
             "one two three four five six seven eight nine ten eleven twelve thirteen fourteen";
-        let text = aligned(&rows(&[&["what", "ours", "asked"], &[long, "1.25", long]]));
+        let text = align_columns(&rows(&[&["what", "ours", "asked"], &[long, "1.25", long]]));
         assert!(fits(&text), "{text}");
         assert_eq!(text.split_whitespace().filter(|word| *word == "seven").count(), 2, "{text}");
         assert!(text.lines().nth(1).is_some_and(|line| line.contains("1.25")), "{text}");
@@ -155,7 +155,7 @@ mod tests {
             .into_iter()
             .chain((0..20).map(|number| format!("{number}.5")))
             .collect();
-        let text = aligned(&[head, row]);
+        let text = align_columns(&[head, row]);
         assert!(fits(&text), "{text}");
         let parts: Vec<&str> = text.split("\n\n").collect();
         assert!(parts.len() > 1, "{text}");
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn long_words_are_broken() {
-        let text = aligned(&rows(&[&["file", "n"], &[&"x".repeat(200), "1"]]));
+        let text = align_columns(&rows(&[&["file", "n"], &[&"x".repeat(200), "1"]]));
         assert!(fits(&text), "{text}");
         assert_eq!(text.chars().filter(|c| *c == 'x').count(), 200);
     }

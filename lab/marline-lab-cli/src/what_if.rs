@@ -10,7 +10,7 @@ use marline_lab::import::{CaptureFile, PathPacket, path_packets, round_trips};
 use marline_lab::what_if::{Delay, Sending, WhatIf, what_if};
 
 use super::import::bytes;
-use super::table::aligned;
+use super::table::align_columns;
 use marline_cli::cmd::monitor::print;
 
 /// Printed quantiles.
@@ -99,7 +99,7 @@ fn read(args: &Args, delay: Delay, files: &str) -> anyhow::Result<Vec<PathPacket
 }
 
 /// Name of a sending method.
-fn called(args: &Args, way: Sending) -> &str {
+fn display_name(args: &Args, way: Sending) -> &str {
     match way {
         Sending::First => &args.first,
         Sending::Second => &args.second,
@@ -112,12 +112,13 @@ fn table(args: &Args, result: &WhatIf) -> String {
     let head = ["", "lost (%)", "p50 (ms)", "p95 (ms)", "p99 (ms)"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for way in Sending::ALL {
-        let mut row = vec![called(args, way).to_owned(), estimate_text(result.lost(way).percent())];
+        let mut row =
+            vec![display_name(args, way).to_owned(), estimate_text(result.lost(way).percent())];
         row.extend(QUANTILES.map(|(share, _)| estimate_text(result.quantile(way, share))));
         rows.push(row);
     }
     for way in [Sending::First, Sending::Second, Sending::LowestRtt] {
-        let mut row = vec![format!("both over {}", called(args, way)), String::new()];
+        let mut row = vec![format!("both / {}", display_name(args, way)), String::new()];
         row.extend(QUANTILES.map(|(share, _)| estimate_text(result.ratio(way, share))));
         rows.push(row);
     }
@@ -135,7 +136,7 @@ fn table(args: &Args, result: &WhatIf) -> String {
         ),
         false => String::new(),
     };
-    head + &aligned(&rows) + &together
+    head + &align_columns(&rows) + &together
 }
 
 fn csv(args: &Args, result: &WhatIf) -> String {
@@ -148,15 +149,23 @@ fn csv(args: &Args, result: &WhatIf) -> String {
         text += &format!("{way},{measure},{}\n", cells.join(","));
     };
     for way in Sending::ALL {
-        line(called(args, way), "lost_percent", result.lost(way).percent());
+        line(display_name(args, way), "lost_percent", result.lost(way).percent());
         for (share, name) in QUANTILES {
-            line(called(args, way), &name.replace(" (ms)", "_ms"), result.quantile(way, share));
+            line(
+                display_name(args, way),
+                &name.replace(" (ms)", "_ms"),
+                result.quantile(way, share),
+            );
         }
     }
     for way in [Sending::First, Sending::Second, Sending::LowestRtt] {
         for (share, name) in QUANTILES {
-            let measure = name.replace(" (ms)", "_over_this");
-            line(&format!("both over {}", called(args, way)), &measure, result.ratio(way, share));
+            let measure = name.replace(" (ms)", "_ratio");
+            line(
+                &format!("both / {}", display_name(args, way)),
+                &measure,
+                result.ratio(way, share),
+            );
         }
     }
     text

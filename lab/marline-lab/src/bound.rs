@@ -33,7 +33,7 @@ use marline_time::{Instant, SeedTree};
 use crate::emulation::settings::Settings;
 use crate::experiment::{Experiment, Message, START};
 use crate::workload::Workload;
-use course::{Change, LinkCourse, large};
+use course::{Change, LinkCourse, earliest_arrival};
 
 /// Minimum header size of a packet in bytes: IPv4 and TCP without options.
 const MIN_HEADER_BYTES: u32 = 40;
@@ -161,7 +161,7 @@ fn transfer(links: &[LinkCourse], from: Instant, bytes: u32) -> Option<Instant> 
             .filter_map(|link| link.arrival_of_packet(from, (bytes + MIN_HEADER_BYTES) as usize))
             .min();
     }
-    large(&links.iter().collect::<Vec<_>>(), from, bytes)
+    earliest_arrival(&links.iter().collect::<Vec<_>>(), from, bytes)
 }
 
 /// Changes of one direction.

@@ -15,4 +15,4 @@ mod table;
 pub use contestant::Contestant;
 pub use row::{Extent, Measure, Row, rows};
 pub use session::{Bench, CompletedRun, Sample};
-pub use table::{Claim, Pool, Pools, Report, pools, report};
+pub use table::{Claim, Pool, Pools, Report, read_pools, report};

@@ -117,7 +117,7 @@ impl Experiment {
     /// Runs the experiment once.
     ///
     /// # Errors
-    /// Those of [`simulate`] and [`run_live`].
+    /// The same as [`simulate`] and [`run_live`].
     pub fn run(
         &self,
         stack: Stack,

@@ -52,7 +52,7 @@ impl Kernel {
 
     /// Connects, from a local address if one is given.
     ///
-    /// # Errors The error of the system call.
+    /// # Errors The system call failed.
     pub async fn connect(&self, from: Option<IpAddr>, to: SocketAddr) -> io::Result<TcpStream> {
         let socket = self.socket(to)?;
         if let Some(from) = from {
@@ -63,7 +63,7 @@ impl Kernel {
 
     /// Listens.
     ///
-    /// # Errors The error of the system call.
+    /// # Errors The system call failed.
     pub fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
         let socket = self.socket(at)?;
         socket.set_reuse_address(true)?;
@@ -74,7 +74,7 @@ impl Kernel {
 
     /// Accepts the next connection.
     ///
-    /// # Errors The error of the system call.
+    /// # Errors The system call failed.
     pub async fn accept(&self, listener: &TcpListener) -> io::Result<TcpStream> {
         let (stream, _) = listener.accept().await?;
         self.prepare(SockRef::from(&stream))?;

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use marline::algos::Registry;
 
 /// Registry set by [`choose`].
-static CHOSEN: OnceLock<Registry> = OnceLock::new();
+static PROCESS_REGISTRY: OnceLock<Registry> = OnceLock::new();
 
 thread_local! {
     /// Registry set by [`with`] for this thread.
@@ -18,7 +18,7 @@ thread_local! {
 /// policies and those from the literature.
 #[must_use]
 pub fn registry() -> Registry {
-    let chosen = || CHOSEN.get().cloned().unwrap_or_else(marline_research::registry);
+    let chosen = || PROCESS_REGISTRY.get().cloned().unwrap_or_else(marline_research::registry);
     THREAD_REGISTRY.with_borrow(Clone::clone).unwrap_or_else(chosen)
 }
 
@@ -43,8 +43,8 @@ pub fn with_registry<R>(registry: &Registry, work: impl FnOnce() -> R) -> R {
 /// A registry was already chosen.
 pub fn choose(registry: Registry) -> anyhow::Result<()> {
     ensure!(
-        CHOSEN.set(registry).is_ok(),
-        "the policies of a process can only be set once, at its start"
+        PROCESS_REGISTRY.set(registry).is_ok(),
+        "the policies of this process are already set; they can be set only once, at its start"
     );
     Ok(())
 }

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `messages` | message that arrived | [`messages`] |
 //! | `runs` | run | [`runs`] |
-//! | `sweep` | run and measure of a sweep | [`long`] |
+//! | `sweep` | run and measure of a sweep | [`sweep_table`] |
 //! | `subflows`, `copies` | sample of a subflow, or copy of a message | [`Timeline`](crate::experiment::Timeline) |
 //!
 //! Rows begin with the columns that identify a run ([`RunColumns`]): values of a sweep, stack, variant, seed.
@@ -36,5 +36,5 @@ pub use quantile::quantile;
 pub use run_columns::RunColumns;
 pub use runs::{runs, runs_table};
 pub use sheet::{Format, Sheet, Sheets};
-pub use sweep::long;
+pub use sweep::sweep_table;
 pub use table::Table;

@@ -5,15 +5,15 @@
 //! resumed, and two series share common runs. Results are in the order of the plan, regardless of the order of
 //! completion.
 
-mod again;
 mod captures;
 mod comparison;
 mod figures;
-mod measured;
+mod measurements;
 mod qlogs;
 mod queue;
 mod real_time;
 mod record;
+mod repetition;
 mod shard;
 mod store;
 mod stored_runs;
@@ -34,7 +34,7 @@ use crate::experiment::{
 pub use captures::{CaptureFiles, Captures};
 pub use comparison::{ComparedMeasure, Comparison, Outcome, Selection};
 pub use figures::Figures;
-pub use measured::{MIN_RUNS, Measure, Measurements};
+pub use measurements::{MIN_RUNS, Measure, Measurements};
 pub use qlogs::{QlogFiles, Qlogs};
 pub use queue::run_weighted;
 pub use real_time::RealTimeFiles;

@@ -190,7 +190,7 @@ impl EndpointFlag {
 pub struct Event {
     /// Time after the start: `7.5s`.
     pub at: String,
-    /// Path.
+    /// Name of the path.
     pub path: String,
     /// Command: `down`, `up uplink`, `set rate=1M`.
     pub command: String,
@@ -280,7 +280,7 @@ impl Scenario {
         }
     }
 
-    /// The number of the path with this name.
+    /// The index of the path with this name.
     ///
     /// # Errors
     /// There is no such path. The error lists the known names.
@@ -293,7 +293,7 @@ impl Scenario {
     /// # Errors
     /// A constraint is violated. The error names the path or host.
     pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(!self.paths.is_empty(), "there must be at least one [[path]]");
+        ensure!(!self.paths.is_empty(), "no [[path]] found; add at least one");
         ensure!(self.paths.len() <= MAX_PATHS, "more than {MAX_PATHS} paths");
         let mut seen = BTreeSet::new();
         for path in &self.paths {
@@ -341,14 +341,14 @@ impl Scenario {
                 self.path_number(path)?;
             }
             if endpoint.port.is_some() && !endpoint.flags.contains(&EndpointFlag::Signal) {
-                bail!("endpoint {address}: only endpoints with `signal` may have a port");
+                bail!("endpoint {address}: has a port, but not the flag `signal`");
             }
         }
         Ok(())
     }
 }
 
-/// The number of the path with this name.
+/// The index of the path with this name.
 pub(crate) fn path_number(paths: &[Path], name: &str) -> anyhow::Result<usize> {
     let found = paths.iter().position(|path| path.name == name);
     found.with_context(|| {

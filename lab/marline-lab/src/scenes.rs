@@ -241,7 +241,7 @@ mod tests {
     fn invalid_checks_are_reported() {
         for (check, wanted) in [
             ("measure = 'p98_ms'\nat_most = 1", "unknown measure `p98_ms`; known: p50_ms"),
-            ("measure = 'p50_ms'", "give one of: at_most = 100, at_least = 10"),
+            ("measure = 'p50_ms'", "expected exactly one of: at_most = 100, at_least = 10"),
             ("measure = 'settled_s'\nat_most = 1", "`below` is missing"),
             ("measure = 'p50_ms'\nat_most = 1\nof = 'LTE'", "unknown name `LTE`; known: both"),
             ("measure = 'p50_ms'\nat_most = 1\nfrom = 'soon'", "soon"),

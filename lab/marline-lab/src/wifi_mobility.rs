@@ -54,7 +54,7 @@ struct Recording {
 pub struct Fit {
     /// Median of the round trips in ms.
     pub rtt_p50_ms: (f64, f64),
-    /// 99.9 % quantile of the round trips in ms.
+    /// 99.9th percentile of the round trips in ms.
     pub rtt_p999_ms: (f64, f64),
     /// Longest round trip in ms.
     pub rtt_max_ms: (f64, f64),
@@ -177,7 +177,7 @@ pub struct ProbeResults {
 /// Probes WiFi during these walks: 200 bytes every 200 ms, answered immediately.
 ///
 /// # Errors
-/// Those of [`MobilityRun::links`].
+/// The same as [`MobilityRun::links`].
 pub fn probe(seeds: impl Iterator<Item = u64>, leaves: bool) -> anyhow::Result<ProbeResults> {
     let mut seen = ProbeResults { rtts_ms: Vec::new(), lost: 0, seconds: (0, 0) };
     for seed in seeds {

@@ -83,7 +83,7 @@ pub enum Workload {
         /// Number of frames in each direction.
         count: u32,
     },
-    /// The client plays a film, with a bit rate of its choice.
+    /// The client plays a video, with a bit rate of its choice.
     Film(Film),
     /// The client loads pages, each over its own connections.
     Web {
@@ -119,14 +119,14 @@ pub enum Workload {
     },
 }
 
-/// A film.
+/// A video.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Film {
     /// Length of a segment in ms.
     pub segment_ms: u32,
     /// Number of segments.
     pub segments: u32,
-    /// Maximum buffer size in ms of film.
+    /// Maximum buffer size in ms of video.
     pub buffer_ms: u32,
 }
 
@@ -164,9 +164,9 @@ impl Sizes {
 /// Logged event.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Number of the stream.
+    /// Stream number.
     pub stream: u8,
-    /// Number of the request, block or burst.
+    /// Number identifying the request, block or burst.
     pub index: u32,
     /// Time in ns of the monotonic clock.
     pub at_ns: u64,
@@ -264,7 +264,7 @@ impl Workload {
         )
     }
 
-    /// Sizes of answers, blocks or bursts. Random sizes are uniform, drawn from the seed. Sizes of a film depend on
+    /// Sizes of answers, blocks or bursts. Random sizes are uniform, drawn from the seed. Sizes of a video depend on
     /// its player and are 0.
     #[must_use]
     pub fn sizes(&self, seed: u64) -> Sizes {

@@ -46,7 +46,7 @@ fn scene(links: &[(&str, &str)], workload: Workload, variant: &Variant) -> Paths
     stage(&Experiment::over(links, workload), variant, 1).expect("a scene")
 }
 
-/// A data segment of the server, and the server's state when it sent it.
+/// A data segment from the server, and the server's state when it sent it.
 #[derive(Copy, Clone, Debug)]
 struct Sent {
     path: usize,

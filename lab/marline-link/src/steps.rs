@@ -12,14 +12,14 @@ pub struct Steps<T> {
 impl<T: Copy> Steps<T> {
     /// A step function from values and their ascending start times. With a `period`, it repeats.
     ///
-    /// No step, times that do not ascend, or a period that ends before the last step.
+    /// Fails if there are no steps, times do not ascend, or the period does not end after the last step.
     pub fn new(points: Vec<(Duration, T)>, period: Option<Duration>) -> Result<Self, &'static str> {
-        let Some(last) = points.last() else { return Err("there must be at least one step") };
+        let Some(last) = points.last() else { return Err("there are no steps") };
         if period.is_some_and(|period| period <= last.0 || period.is_zero()) {
-            return Err("the period must end after the last step");
+            return Err("the period does not end after the last step");
         }
         if points.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
-            return Err("the times of steps must ascend");
+            return Err("the times of the steps do not ascend");
         }
         Ok(Steps { points, period })
     }

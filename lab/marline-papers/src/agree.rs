@@ -23,14 +23,14 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// Undecided rows, percent of the judged rows.
+    /// Undecided rows as a percentage of the judged rows.
     #[must_use]
     pub fn undecided_percent(&self) -> f64 {
         let (undecided, judged) = self.undecided;
         100.0 * undecided as f64 / judged.max(1) as f64
     }
 
-    /// True without contradictions and with few undecided rows.
+    /// True if there are no contradictions and few undecided rows.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.contradictions.is_empty()

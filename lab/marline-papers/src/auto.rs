@@ -1,4 +1,4 @@
-//! Key `auto`: tests if the scheduler `auto` over `cubic-westwood` is good enough to be the default.
+//! Key `auto`: tests whether the scheduler `auto` over `cubic-westwood` is good enough to be the default.
 //!
 //! There are two sets of links. The first is every recorded pair of links. Results of the half on which the
 //! scheduler was tuned are shown, and those of the other half are judged. The second is pairs of links that are
@@ -47,8 +47,8 @@ impl Paper for Auto {
         on_generated(context, &setup, &limits, &mut result)?;
         let Margins { share, ms } = limits.margins;
         result.notes.push(format!(
-            "A case is a pair at one position in its recordings. There are five figures: median and 99th percentile of \
-             echoes and of 100 kB bursts, and goodput. A figure is worse than on the best path alone if it is worse \
+            "A case is a pair at one position in its recordings. The five metrics are the median and 99th percentile \
+             of echoes and of 100 kB bursts, and goodput. A metric is worse than on the best path alone if it is worse \
              than the better of TCP alone on either path by more than {} % and, for latencies, by more than {} ms.",
             number(100.0 * share),
             number(ms)
@@ -79,7 +79,7 @@ fn judge_recorded_pairs(
     let calibrated = calibration::rows(&view(PairSubset::Judged), &samples);
     judged.truncate(judged.len() - calibrated.len());
     let count = |half| pairs.iter().filter(|pair| PairSubset::of_pair(&pair.name) == half).count();
-    let title = format!("{} recorded pairs held out", count(PairSubset::Judged));
+    let title = format!("{} held-out recorded pairs", count(PairSubset::Judged));
     result.tables.push(Table::new("recorded", title, judged));
     let title = format!("{} recorded pairs used for tuning", count(PairSubset::Tuned));
     let tuned = view(PairSubset::Tuned).rows(&samples);

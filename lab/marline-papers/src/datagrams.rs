@@ -1,4 +1,4 @@
-//! Key `datagrams`: tests if the datagram lane carries a call, a game and an opaque bulk flow within its limits.
+//! Key `datagrams`: tests whether the datagram lane carries a call, a game and an opaque bulk flow within its limits.
 //!
 //! The links are the recorded pairs of the half that was not used for tuning (as in the key `auto`), a pair with a
 //! link that dies, and a pair with a link that loses packets.
@@ -45,9 +45,9 @@ impl Paper for Datagrams {
         result.tables.extend(tables);
         result.grids.push(everything);
         result.notes.push(
-            "A case is a pair at one position in its recordings. Extra bytes are retransmitted frame bytes of both \
-             ends, divided by the bytes of all datagram frames sent for the first time. Frames that carry only \
-             acknowledgments or requests have a separate column. Misses are totals over the cases of a half."
+            "A case is a pair at one position in its recordings. Extra bytes are the frame bytes that both ends \
+             retransmitted, divided by the bytes of all datagram frames sent for the first time. Frames that carry \
+             only acknowledgments or requests have a separate column. Misses are totals over the cases of a half."
                 .to_owned(),
         );
         Ok(result)

@@ -7,7 +7,7 @@ use marline_link::{DuplexConfig, DuplexSpec};
 use marline_sim::{Amount, Bulk, Paths, PathsConfig, Report};
 use marline_time::{Duration, Instant, SeedTree};
 
-/// Named paths, the first path first, and the time for which the server sends.
+/// Named paths, in order, and the time for which the server sends.
 #[derive(Clone, Debug)]
 pub(super) struct Download {
     pub(super) paths: Vec<(&'static str, DuplexConfig)>,
@@ -27,7 +27,7 @@ impl Download {
     /// Runs the download as [`Download::run`] does, and counts the bytes that were also sent on another path.
     ///
     /// # Errors
-    /// Those of [`Download::run`].
+    /// The same as [`Download::run`].
     pub(super) fn run_counted(
         &self,
         variant: &Variant,
@@ -36,7 +36,11 @@ impl Download {
         let wanted =
             |name: &str| variant.paths.is_empty() || variant.paths.iter().any(|p| p == name);
         let used: Vec<_> = self.paths.iter().filter(|(name, _)| wanted(name)).collect();
-        anyhow::ensure!(!used.is_empty(), "no path of variant `{}`", variant.name);
+        anyhow::ensure!(
+            !used.is_empty(),
+            "variant `{}` uses none of the download's paths",
+            variant.name
+        );
         let links = used.iter().map(|(_, link)| link.clone()).collect();
         // The hosts of the paper ran kernels, which use the interface MTU as the path MTU.
         let mut scene = PathsConfig::new(links, variant.end(Role::Client)?).with_known_mtu();
@@ -51,14 +55,16 @@ impl Download {
         paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).context("cannot connect")?;
         paths.world.run_until(Instant::ZERO + self.length);
         let report = paths.client_report(0).context("the client has no connection")?;
-        anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
+        if let Some(byte) = report.wrong_at {
+            anyhow::bail!("received data differs from sent data at byte {byte}");
+        }
         Ok((report.clone(), reinjected_bytes(&paths)))
     }
 
     /// Mean throughput from a start time (zero: the first SYN) to the end, Mbit/s.
     ///
     /// # Errors
-    /// Those of [`Download::run`].
+    /// The same as [`Download::run`].
     pub(super) fn mbit_per_s(
         &self,
         variant: &Variant,

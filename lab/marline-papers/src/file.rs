@@ -53,7 +53,7 @@ pub struct PaperFile<P> {
     /// Assumptions about details that the paper does not state.
     #[serde(default)]
     pub assumptions: Vec<String>,
-    /// What the paper prints, in its order. Empty for keys that judge our own defaults.
+    /// The paper's statements, in its order. Empty for keys that judge our own defaults.
     #[serde(default, rename = "statement")]
     pub statements: Vec<Statement>,
     /// The paper's numbers.
@@ -69,7 +69,7 @@ pub struct PaperFile<P> {
 pub struct Statement {
     /// Identifier, unique in the file.
     pub id: String,
-    /// Where the paper prints it: section, figure, table or slide.
+    /// Where the paper makes it: section, figure, table or slide.
     pub place: String,
     /// The statement in one sentence.
     pub says: String,

@@ -6,7 +6,7 @@ mod contestants;
 mod replay;
 mod ride;
 mod rows;
-mod studied;
+mod study_comparison;
 
 use marline_time::{Duration, Rng as _};
 
@@ -21,7 +21,7 @@ use contestants::{Ride, SCHEDULERS, StudiedRide, ride, ride_of_study};
 use replay::Recording;
 use ride::{CLASSES, LENGTH};
 use rows::{Efficiencies, RideSet, ratios_to_best, sets_by_class};
-use studied::Published;
+use study_comparison::Published;
 
 const TEXT: &str = include_str!("../papers/hsr2018.toml");
 
@@ -36,7 +36,7 @@ pub(crate) fn fast_ride_downloads(seed: u64) -> anyhow::Result<(Download, [&'sta
 const RIDES: Part = Part::new("rides", 50, 240);
 const STUDIED: Part = Part::new("studied", 20, 60);
 const REPLAY: Part = Part::fixed("replay", 100);
-/// Minimum length of a quick run. Connections over such paths need seconds to start.
+/// Minimum length of a quick run. Connections over such paths take seconds to start.
 const SHORTEST: Duration = Duration::from_secs(8);
 
 const STUDIED_TITLE: &str = "As the study ran it: Multipath TCP (LIA, OLIA, Reno on each path) \
@@ -66,7 +66,7 @@ impl Paper for HighSpeedRail {
         let (as_studied, studied_rows) = context.judge_part(
             STUDIED,
             |root| as_studied(length, root),
-            |rides| studied::rows(rides, &file),
+            |rides| study_comparison::rows(rides, &file),
         )?;
         let recording = Recording::read(context.traces()?)?;
         let replays = context.sample(REPLAY, |root| recording.replay(length, root))?;
@@ -89,7 +89,7 @@ impl Paper for HighSpeedRail {
         ];
         let grids = vec![
             rows::efficiency_grid(&sets),
-            studied::grid(&as_studied, &file.published),
+            study_comparison::grid(&as_studied, &file.published),
             goodputs(&rides),
         ];
         Ok(Reproduction { tables, grids, figures, notes: Vec::new() })

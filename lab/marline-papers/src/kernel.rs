@@ -7,9 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use marline_lab::compare::{Bench, Contestant, Extent, Measure, Pool, Pools, Row, pools, rows};
+use marline_lab::compare::{
+    Bench, Contestant, Extent, Measure, Pool, Pools, Row, read_pools, rows,
+};
 use marline_lab::figure::{Bars, Figure, number};
-use marline_lab::{bound, keep};
+use marline_lab::{bound, provenance};
 use serde::Deserialize;
 
 use crate::file::PaperFile;
@@ -19,7 +21,7 @@ use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
 const TEXT: &str = include_str!("../papers/kernel.toml");
-/// Rows of the comparison and their numbers of runs.
+/// Rows of the comparison, each with its number of runs.
 const ROWS: [(&str, usize); 10] = [
     ("2a-a", 5),
     ("2b", 5),
@@ -59,7 +61,7 @@ struct Number {
     what: &'static str,
     unit: &'static str,
     /// True if larger values are better.
-    more: bool,
+    larger_is_better: bool,
     value: fn(&Pool) -> f64,
     /// Names of the latencies and of their bounds, and the quantile.
     latency: Option<(&'static str, &'static str, f64)>,
@@ -76,13 +78,13 @@ impl Number {
 /// Judged metrics of a row.
 fn numbers(row: &Row, base: &Baseline) -> Vec<Number> {
     let latency = |what, value, latency, baseline| {
-        let (unit, more, latency) = ("ms", false, Some(latency));
-        Number { what, unit, more, value, latency, baseline }
+        let (unit, larger_is_better, latency) = ("ms", false, Some(latency));
+        Number { what, unit, larger_is_better, value, latency, baseline }
     };
     let plain = |what, value, baseline| Number {
         what,
         unit: "ms",
-        more: false,
+        larger_is_better: false,
         value,
         latency: None,
         baseline,
@@ -90,7 +92,7 @@ fn numbers(row: &Row, base: &Baseline) -> Vec<Number> {
     let goodput = |baseline| Number {
         what: "goodput",
         unit: "Mbit/s",
-        more: true,
+        larger_is_better: true,
         value: |pool| pool.median("goodput_mbit_per_s"),
         latency: None,
         baseline,
@@ -179,7 +181,7 @@ fn judge_row(
     let none = Pool::default();
     let of = |who| (number.value)(by.get(&who).unwrap_or(&none));
     let (kernel, alone) = (of(Contestant::Kernel), of(Contestant::FirstPath));
-    let line = match (number.what == FAILURE_FREE_METRIC, number.more) {
+    let line = match (number.what == FAILURE_FREE_METRIC, number.larger_is_better) {
         (true, _) => line.at_most(calm * alone),
         (false, true) => line.at_least(kernel),
         (false, false) => line.at_most(kernel),
@@ -219,7 +221,7 @@ impl Paper for Kernel {
         bench.run_all(&chosen, context.jobs as u32, &instance, &|(done, of), made| {
             (context.progress)(&format!("{} {}", made.row.key, made.contestant), done, of);
         })?;
-        let pools = pools(&bench, &chosen);
+        let pools = read_pools(&bench, &chosen);
         let mut verdicts = [Vec::new(), Vec::new()];
         let mut all = Grid::new("all", "all contestants, in the same run", &GRID);
         for (row, by) in &pools {
@@ -248,7 +250,7 @@ impl Paper for Kernel {
         let notes = vec![
             format!(
                 "Kernel {}, CUBIC. The \"paper\" column shows its Multipath TCP.",
-                keep::kernel_release()
+                provenance::kernel_release()
             ),
             format!(
                 "{runs} runs, {doubtful} of them unreliable (the emulated links were late in all three attempts)."
@@ -272,9 +274,9 @@ fn relative_figure(pools: &Pools<'_>, base: &Baseline) -> Figure {
     let names = ["kernel TCP on the fast path (working)", "Marline", "Marline, best policies"];
     let title = "Latency compared with the kernel's Multipath TCP";
     let mut bars =
-        Bars::new(title, "share of the kernel's latency", &names).add_line(1.0, "kernel MPTCP");
+        Bars::new(title, "latency relative to the kernel's", &names).add_line(1.0, "kernel MPTCP");
     for (row, by) in pools {
-        for number in numbers(row, base).iter().filter(|number| !number.more) {
+        for number in numbers(row, base).iter().filter(|number| !number.larger_is_better) {
             let of = |who| by.get(&who).map_or(f64::NAN, |pool| (number.value)(pool));
             let kernel = of(Contestant::Kernel);
             let name = match number.what.split_once(',') {
@@ -284,8 +286,8 @@ fn relative_figure(pools: &Pools<'_>, base: &Baseline) -> Figure {
             bars = bars.group(&name, &who.map(|who| (of(who) / kernel, None)));
         }
     }
-    let caption = "Lower is better. 2a: echo under loss, 99 % quantile; 2b: blocks over WiFi and 3G; 2c: bursts, WiFi \
-                   dies in one of them; 2e: handover to a backup.";
+    let caption = "Lower is better. 2a: echo under loss, 99th percentile; 2b: blocks over WiFi and 3G; 2c: bursts, \
+                   WiFi dies in one of them; 2e: handover to a backup.";
     bars.figure("relative", caption)
 }
 

@@ -4,7 +4,7 @@
 use marline_lab::experiment::Stack;
 use marline_lab::experiment::file::{ExperimentFile, Lane};
 use marline_lab::figure::{Figure, Plot, cdf, number};
-use marline_lab::keep;
+use marline_lab::provenance;
 use marline_lab::runs::{Job, Record, Series, Store, Summary};
 
 use crate::file::PaperFile;
@@ -89,7 +89,7 @@ impl Paper for Live {
                 anyhow::ensure!(!warning.contains("FAILED"), "{warning}");
             }
             rows.extend(judged_rows(title, &summary, median, p95));
-            figures.push(curves(title, &jobs[these.clone()], &records[these]));
+            figures.push(latency_figure(title, &jobs[these.clone()], &records[these]));
             for lane in &summary.lanes {
                 let names = [
                     title.as_str(),
@@ -104,7 +104,7 @@ impl Paper for Live {
                 );
             }
         }
-        let kernel = keep::kernel_release();
+        let kernel = provenance::kernel_release();
         Ok(Reproduction {
             tables: vec![Table::new("agreement", "live compared with virtual time", rows)],
             grids: vec![grid],
@@ -115,7 +115,7 @@ impl Paper for Live {
 }
 
 /// Both distributions in one figure.
-fn curves(title: &str, jobs: &[Job], records: &[Record]) -> Figure {
+fn latency_figure(title: &str, jobs: &[Job], records: &[Record]) -> Figure {
     let of = |stack: Stack| {
         let mine = jobs.iter().zip(records).filter(|(job, _)| job.lane.stack == stack);
         cdf(&mine.flat_map(|(_, record)| record.latencies_ms()).collect::<Vec<f64>>())

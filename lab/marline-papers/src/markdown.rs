@@ -32,7 +32,7 @@ pub fn page_with_verdicts(
         for asked in requirements(table) {
             let rows: Vec<&StoredRow> =
                 table.rows.iter().filter(|row| row.asked == asked).collect();
-            let open = open(&rows);
+            let open = open_row_sentences(&rows);
             if !open.is_empty() {
                 let _ = writeln!(text, "{separator}- Goal {asked}: {}", open.join(" "));
                 separator = "";
@@ -46,7 +46,7 @@ pub fn page_with_verdicts(
 /// middle item of each key is the number of statements.
 ///
 /// # Errors
-/// Those of [`page_with_verdicts`].
+/// The same as [`page_with_verdicts`].
 pub fn page_with_summary(
     page: &str,
     all: &[(&str, usize, StoredVerdicts)],
@@ -121,7 +121,7 @@ fn verdict_counts(table: &StoredTable) -> String {
 }
 
 /// Rows with this requirement that miss it or are undecided, one sentence per verdict.
-fn open(rows: &[&StoredRow]) -> Vec<String> {
+fn open_row_sentences(rows: &[&StoredRow]) -> Vec<String> {
     let with = |verdict| -> Vec<&StoredRow> {
         rows.iter().filter(|row| row.has_verdict(verdict)).copied().collect()
     };

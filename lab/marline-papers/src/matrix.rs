@@ -1,6 +1,6 @@
 //! Key `matrix`: every policy on the links of every study.
 //!
-//! Each study has a policy that is good on its own links. This key checks if one policy, the default, is good on
+//! Each study has a policy that is good on its own links. This key checks whether one policy, the default, is good on
 //! all of them. In each row it is compared with the best contestant within the same budget of copies and, without a
 //! budget, with the best of all.
 
@@ -210,7 +210,7 @@ impl View<'_> {
     fn grid(&self) -> Grid {
         let names = self.setup.contestant.iter().map(|contestant| (&*contestant.name, ""));
         let columns: Vec<_> =
-            [("scene", ""), ("of key", ""), ("measure", "")].into_iter().chain(names).collect();
+            [("scene", ""), ("from key", ""), ("measure", "")].into_iter().chain(names).collect();
         let title = "Every contestant in every scene: means over the roots (ms; goodput Mbit/s), and copies as a \
                      percentage of the payload";
         let mut grid = Grid::new("contestants", title, &columns);

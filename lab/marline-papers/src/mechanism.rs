@@ -130,7 +130,7 @@ impl Mechanism {
 pub struct MutationEffect {
     /// Statements that claim the mechanism and fail without it.
     pub failed: Vec<String>,
-    /// Statements that claim the mechanism and are accepted without it, too.
+    /// Statements that claim the mechanism but are also accepted without it.
     pub survived: Vec<String>,
     /// Other statements that fail, each with the reason from the paper's file. `None`: the file gives none.
     pub others: Vec<(String, Option<String>)>,

@@ -6,7 +6,7 @@ mod campaign;
 mod rows;
 mod systems;
 
-use marline_lab::keep;
+use marline_lab::provenance;
 
 use crate::file::PaperFile;
 use crate::paper::{Context, Paper};
@@ -40,7 +40,7 @@ impl Paper for MultiMobLive {
         let mut notes = vec![format!(
             "Kernel {}, CUBIC. {} runs, {doubtful} of them unreliable (the emulated links were late in all three \
              attempts).",
-            keep::kernel_release(),
+            provenance::kernel_release(),
             records().count(),
         )];
         notes.extend(failed.filter_map(|record| record.error.clone()));

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use marline_lab::keep;
+use marline_lab::provenance;
 use serde::{Deserialize, Serialize};
 
 use crate::table::{Grid, Reproduction, Table};
@@ -18,7 +18,7 @@ pub struct RunInfo {
     pub version: String,
     /// Identifier of the build.
     pub program: String,
-    /// Machine of the run.
+    /// Machine on which it ran.
     pub machine: Machine,
     /// Master root.
     pub master: u64,
@@ -28,7 +28,7 @@ pub struct RunInfo {
     pub scale: f64,
     /// Number of threads.
     pub jobs: usize,
-    /// Wall clock, seconds.
+    /// Wall-clock time, seconds.
     pub seconds: f64,
     /// CPU time, seconds, including the original cost of stored roots.
     pub cpu_s: f64,
@@ -57,7 +57,7 @@ impl Machine {
         let name = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
         let processor = name.unwrap_or_default().trim_start_matches(['\t', ' ', ':']);
         Machine {
-            kernel: keep::kernel_release(),
+            kernel: provenance::kernel_release(),
             processor: if processor.is_empty() { "unknown" } else { processor }.to_owned(),
             processors: marline_lab::parallel::available(),
         }
@@ -101,7 +101,7 @@ pub fn load(directory: &Path) -> anyhow::Result<Option<(Reproduction, RunInfo)>>
         return Ok(None);
     }
     let read = |path: &Path| fs::read_to_string(path).with_context(|| path.display().to_string());
-    let of = |path: &Path| format!("{}: written by another version?", path.display());
+    let of = |path: &Path| format!("cannot parse {} (written by another version?)", path.display());
     let reproduction = serde_json::from_str(&read(&result)?).with_context(|| of(&result))?;
     let info = serde_json::from_str(&read(&run)?).with_context(|| of(&run))?;
     Ok(Some((reproduction, info)))

@@ -4,7 +4,7 @@
 
 mod cells;
 mod contestants;
-mod drawn;
+mod drawn_links;
 mod mobile;
 mod published;
 mod sweep;
@@ -63,7 +63,7 @@ impl Paper for Papd {
         let columns = [("scene", ""), ("minRTT", ""), ("PAPD", ""), ("PAPD with the rule", "")];
         let mut ours = Grid::new("ours", title, &columns);
         sweep::run(context, &file, &mut all)?;
-        drawn::run(context, &file, &mut all, &mut ours)?;
+        drawn_links::run(context, &file, &mut all, &mut ours)?;
         cells::run(context, &file, &mut all, &mut ours)?;
         mobile::run(context, &file, &mut all, &mut ours)?;
         all.grids.push(ours);

@@ -86,8 +86,8 @@ impl Context<'_> {
         if self.effort == Effort::Quick { full.mul_f64(0.05) } else { full }
     }
 
-    /// The number `full`, or a twentieth of it (at least one) in a quick run. For messages of a run or walks of a
-    /// root.
+    /// The number `full`, or a twentieth of it (at least one) in a quick run. For the messages in a run or the walks of
+    /// a root.
     #[must_use]
     pub fn count(&self, full: usize) -> usize {
         if self.effort == Effort::Quick { full.div_ceil(20) } else { full }
@@ -127,7 +127,9 @@ impl Context<'_> {
     /// # Errors
     /// No directory was given.
     pub fn traces(&self) -> anyhow::Result<&std::path::Path> {
-        self.traces.context("recorded traces are needed: --trace-dir DIR or MARLINE_TRACE_DIR")
+        self.traces.context(
+            "no directory of recorded traces was given; set --trace-dir DIR or MARLINE_TRACE_DIR",
+        )
     }
 }
 

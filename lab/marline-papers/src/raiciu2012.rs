@@ -3,11 +3,11 @@
 
 mod curves;
 mod density;
-mod drawn;
+mod drawn_links;
 mod loss;
 mod nsdi;
-mod shown;
 mod study;
+mod supplement;
 
 use marline_lab::figure::{Figure, Plot};
 use serde::Deserialize;
@@ -16,8 +16,8 @@ use crate::file::PaperFile;
 use crate::paper::{Context, Paper};
 use crate::table::{Reproduction, Table};
 use curves::{CELLULAR, KERNEL, NONE, WIFI};
-use shown::Heading;
 use study::{AT_CELLULAR, AT_KERNEL, AT_NONE, AT_WIFI, JudgedResults, PLOT_ENDS_MS, Shape, job};
+use supplement::Heading;
 
 const TEXT: &str = include_str!("../papers/raiciu2012.toml");
 
@@ -87,15 +87,15 @@ impl Paper for Raiciu {
         let title = "The curves of the four plots, with every rule";
         let heading = Heading { name: "details", title, settings: "jitter" };
         let grids = vec![
-            shown::grid(&heading, &jobs, &runs, context.master),
-            shown::plots(&runs, context.master, &file.published),
+            supplement::grid(&heading, &jobs, &runs, context.master),
+            supplement::plots(&runs, context.master, &file.published),
             losses_grid,
             nsdi_grid,
             exact_grid,
-            drawn::grid(context)?,
-            shown::rules(context)?,
-            shown::buffers(context)?,
-            shown::doubled_window(context, &file.published)?,
+            drawn_links::grid(context)?,
+            supplement::rules(context)?,
+            supplement::buffers(context)?,
+            supplement::doubled_window(context, &file.published)?,
         ];
         let published = &file.published.at;
         let mut figures: Vec<Figure> =

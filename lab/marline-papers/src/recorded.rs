@@ -1,4 +1,4 @@
-//! Recorded pairs of links, and the figures by which results on a pair are compared.
+//! Recorded pairs of links, and the metrics by which results on a pair are compared.
 
 pub(crate) mod figures;
 pub(crate) mod pairs;

@@ -1,4 +1,4 @@
-//! Key `remp2015`: echoes over WiFi and LTE, and over two LTE connections in a train, on one path and redundantly
+//! Key `remp2015`: echoes over WiFi and LTE, and over two LTE connections on a train, on one path and redundantly
 //! on both. It also covers single paths computed from captures, flow completion times by degree of redundancy,
 //! adaptive redundancy, and redundancy that competes with a TCP. The assumptions are in `papers/remp2015.toml`.
 
@@ -50,7 +50,7 @@ impl Paper for Remp2015 {
         result.tables = vec![
             Table::new("principle", "What redundancy does", principle),
             Table::new("home", "Experiment 1: WiFi and LTE at home", home),
-            Table::new("train", "Experiment 2: two LTE connections in a train", train),
+            Table::new("train", "Experiment 2: two LTE connections on a train", train),
         ];
         Ok(result)
     }

@@ -112,7 +112,7 @@ impl Context<'_> {
         loop {
             let samples = self.sample_count(part, count, &measure)?;
             let rows = rows(&samples)?;
-            match (self.effort, next(&rows, count, part.most)) {
+            match (self.effort, next_root_count(&rows, count, part.most)) {
                 (Effort::Full, Some(more)) => count = more,
                 _ => return Ok((samples, rows)),
             }
@@ -181,7 +181,7 @@ impl Context<'_> {
 }
 
 /// Number of roots to continue with. `None`: everything is decided, or more roots would not help.
-fn next(rows: &[Row], count: usize, most: usize) -> Option<usize> {
+fn next_root_count(rows: &[Row], count: usize, most: usize) -> Option<usize> {
     let undecided = rows.iter().filter(|row| row.verdict == Verdict::Inconclusive);
     let hope = MAX_ROOT_FACTOR * most as u64;
     let wanted = undecided.filter_map(|row| row.needed).filter(|needed| *needed <= hope).max()?;
@@ -201,7 +201,10 @@ struct Line {
 impl Line {
     fn read<T: DeserializeOwned>(&self, part: &str) -> anyhow::Result<T> {
         serde_json::from_str(self.sample.get()).with_context(|| {
-            format!("{part}: root {}: a sample holds finite numbers only", self.root)
+            format!(
+                "{part}: root {}: cannot parse the sample (it must hold only finite numbers)",
+                self.root
+            )
         })
     }
 }
@@ -312,12 +315,12 @@ mod tests {
                 .estimate(&estimate, "ms")
                 .require_range(RequiredRange::at_most(10.0), "at most 10 ms")
         };
-        assert_eq!(next(&[row(8.0, 1.0), row(12.0, 1.0)], 20, 100), None);
+        assert_eq!(next_root_count(&[row(8.0, 1.0), row(12.0, 1.0)], 20, 100), None);
         // 45 roots would decide it, and a quarter more are run.
-        assert_eq!(next(&[row(8.0, 3.0), row(8.0, 1.0)], 20, 100), Some(56));
-        assert_eq!(next(&[row(8.0, 3.0)], 20, 40), Some(40));
-        assert_eq!(next(&[row(8.0, 3.0)], 40, 40), None);
-        assert_eq!(next(&[row(9.9, 3.0)], 20, 100), None);
+        assert_eq!(next_root_count(&[row(8.0, 3.0), row(8.0, 1.0)], 20, 100), Some(56));
+        assert_eq!(next_root_count(&[row(8.0, 3.0)], 20, 40), Some(40));
+        assert_eq!(next_root_count(&[row(8.0, 3.0)], 40, 40), None);
+        assert_eq!(next_root_count(&[row(9.9, 3.0)], 20, 100), None);
     }
 
     #[test]

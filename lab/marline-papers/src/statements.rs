@@ -37,15 +37,18 @@ pub fn statement_faults(statements: &[Statement], result: &Reproduction) -> Vec<
         match rows.get_mut(row.statement.as_str()) {
             Some(count) => *count += 1,
             None if row.statement.is_empty() && row.verdict == Verdict::Shown => {}
-            None => faults.push(format!("`{}` judges `{}`, no statement", row.what, row.statement)),
+            None => faults.push(format!(
+                "`{}` judges `{}`, which is not a statement",
+                row.what, row.statement
+            )),
         }
     }
     for statement in statements {
         let (id, count) = (&statement.id, rows[statement.id.as_str()]);
         match (&statement.stands_in, count) {
             (None, 1) | (Some(_), 0) => {}
-            (None, _) => faults.push(format!("`{id}` has {count} rows, not one")),
-            (Some(_), _) => faults.push(format!("`{id}` has a row and a stand-in")),
+            (None, _) => faults.push(format!("expected one row for `{id}`, found {count}")),
+            (Some(_), _) => faults.push(format!("`{id}` has both a row and a stand-in")),
         }
     }
     faults
@@ -71,11 +74,11 @@ mod tests {
         let shown = Row::new("shown").measured(1.0, "");
         assert!(statement_faults(&all, &result(vec![row("a"), shown])).is_empty());
         let said = |rows| statement_faults(&all, &result(rows)).join("; ");
-        assert_eq!(said(vec![]), "`a` has 0 rows, not one");
-        assert_eq!(said(vec![row("a"), row("a")]), "`a` has 2 rows, not one");
-        assert_eq!(said(vec![row("a"), row("b")]), "`b` has a row and a stand-in");
-        assert_eq!(said(vec![row("a"), row("")]), "`r` judges ``, no statement");
-        assert_eq!(said(vec![row("a"), row("c")]), "`r` judges `c`, no statement");
+        assert_eq!(said(vec![]), "expected one row for `a`, found 0");
+        assert_eq!(said(vec![row("a"), row("a")]), "expected one row for `a`, found 2");
+        assert_eq!(said(vec![row("a"), row("b")]), "`b` has both a row and a stand-in");
+        assert_eq!(said(vec![row("a"), row("")]), "`r` judges ``, which is not a statement");
+        assert_eq!(said(vec![row("a"), row("c")]), "`r` judges `c`, which is not a statement");
         let twice = [statement("a", None), statement("a", None)];
         assert!(statement_faults(&twice, &result(vec![row("a")]))[0].starts_with("two statements"));
         assert!(statement_faults(&[], &result(vec![row("")])).is_empty());

@@ -64,7 +64,11 @@ impl Grid {
     /// # Panics
     /// The number of cells differs from the number of columns.
     pub fn push(&mut self, words: &[&str], numbers: &[f64]) {
-        assert_eq!(words.len() + numbers.len(), self.columns.len(), "cells of a row of {self:?}");
+        assert_eq!(
+            words.len() + numbers.len(),
+            self.columns.len(),
+            "number of cells in a row of {self:?}"
+        );
         let words = words.iter().map(|word| Value::Text((*word).to_owned()));
         let numbers = numbers.iter().map(|value| Value::new(*value, ""));
         self.rows.push(words.chain(numbers).collect());

@@ -5,8 +5,8 @@
 //! the whole burst. TLP-STD detects the failure by a probe on the dead path and a retransmission timeout after it.
 //! TLP-MP also sends the probed segment over 4G. Each statement of the paper has one judged row: about the failure of
 //! WLAN (`statements.rs`, measured by `failure.rs`), ordinary tail losses (`tail_loss.rs`), and the probes themselves
-//! (`tail.rs`, `shown.rs`, `mid_burst.rs`). The grids show all scenes, also with windows that restart after pauses,
-//! other stacks and rates; `diagrams.rs` draws simulated packets.
+//! (`tail.rs`, `separate_traces.rs`, `mid_burst.rs`). The grids show all scenes, also with windows that restart after
+//! pauses, other stacks and rates; `diagrams.rs` draws simulated packets.
 
 mod campaign;
 mod contestants;
@@ -15,7 +15,7 @@ mod failure;
 mod mid_burst;
 mod published;
 mod run;
-mod shown;
+mod separate_traces;
 mod single_burst;
 mod statements;
 mod tail;
@@ -48,7 +48,7 @@ impl Paper for Tlp {
         failure::reproduce(context, &file, &mut all)?;
         tail_loss::reproduce(context, &file, &mut all)?;
         let mut rows = tail::reproduce(context, &file, &mut all)?;
-        rows.push(shown::reproduce(context, &file, &mut all)?);
+        rows.push(separate_traces::reproduce(context, &file, &mut all)?);
         rows.push(mid_burst::reproduce(context, &mut all)?);
         let title = "Probes and fast retransmits (99 % intervals)";
         all.tables.push(Table::new("probes", title, rows));

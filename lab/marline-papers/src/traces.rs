@@ -111,7 +111,7 @@ fn measure(
 ) -> anyhow::Result<Cells> {
     let of_pair = |pair: &Pair| {
         let place = CaseExperiments::new(context, setup, pair, root)?;
-        let alone = pair.paths.iter().map(|path| Variant::alone(path, path));
+        let alone = pair.paths.iter().map(|path| Variant::single_path(path, path));
         let all = alone.chain(variants(pair, root));
         let cells = all.map(|variant| place.run(pair, &variant, root.seed));
         cells.collect::<anyhow::Result<Vec<Cell>>>()
@@ -147,7 +147,7 @@ fn never_worse_rows(samples: &Samples<Cells>, margins: Margins, never: f64) -> V
             &[measure],
         )
     });
-    let all = row(format!("{DEFAULT}: no figure is worse"), &Measure::ALL);
+    let all = row(format!("{DEFAULT}: no metric is worse"), &Measure::ALL);
     each.into_iter().chain([all]).collect()
 }
 
@@ -201,9 +201,9 @@ fn reproduction(rows: Vec<Row>, measured: &MeasuredResults) -> Reproduction {
         grids,
         figures: figures(measured),
         notes: vec![format!(
-            "Never worse than the best single path in five figures: median and 99th percentile of echoes and of \
-             bursts, and goodput. For each figure, the best path is the better of TCP alone on either path, which a \
-             user cannot know beforehand. A figure is worse if it differs by more than {} % and {} ms.",
+            "Never worse than the best single path in five metrics: median and 99th percentile of echoes and of \
+             bursts, and goodput. For each metric, the best path is the better of TCP alone on either path, which a \
+             user cannot know beforehand. A metric is worse if it differs by more than {} % and {} ms.",
             number(100.0 * measured.margins.share),
             number(measured.margins.ms)
         )],
@@ -267,7 +267,7 @@ fn cells_grid(measured: &MeasuredResults) -> Grid {
 fn schedulers_grid(measured: &MeasuredResults) -> Grid {
     let columns = [
         ("scheduler", ""),
-        ("never worse than the best path, pairs and positions", "%"),
+        ("never worse than the best path (share of pairs and positions)", "%"),
         ("echo p50", "ms"),
         ("echo p99", "ms"),
         ("echo p99, ratio to bound", ""),

@@ -4,7 +4,7 @@
 //! interpreter's lock, for the results.
 
 mod episode;
-mod steered;
+mod steered_scheduler;
 mod workers;
 
 use std::sync::{Mutex, PoisonError};

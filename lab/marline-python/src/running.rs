@@ -98,7 +98,7 @@ impl SharedState {
         {
             let result = match &self.outputs.store {
                 Some(store) => self.run_into(store, job).map(|()| None),
-                None => self.guarded(job).map(Some),
+                None => self.run_guarded(job).map(Some),
             };
             let mut state = self.lock();
             match result {
@@ -150,7 +150,7 @@ impl SharedState {
         if store.read(job).is_some() {
             return Ok(());
         }
-        let RunResult { record, .. } = self.guarded(job)?;
+        let RunResult { record, .. } = self.run_guarded(job)?;
         // Python policies saw only part of a canceled run.
         if self.canceled.load(Ordering::Relaxed) {
             return Ok(());
@@ -159,7 +159,7 @@ impl SharedState {
     }
 
     /// Makes one run, and returns it or the exception that a policy raised in it.
-    fn guarded(&self, job: &Job) -> PyResult<RunResult> {
+    fn run_guarded(&self, job: &Job) -> PyResult<RunResult> {
         let (made, failure) = guard::run(&self.canceled, || self.make(job));
         failure.map_or(Ok(made), Err)
     }
@@ -168,7 +168,7 @@ impl SharedState {
     fn make(&self, job: &Job) -> RunResult {
         let run = || {
             policies::with_registry(&self.registry, || {
-                digest::digest_of_runs(|| self.simulated(job))
+                digest::digest_of_runs(|| self.simulate(job))
             })
         };
         let (outcome, digest) = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
@@ -182,7 +182,7 @@ impl SharedState {
         RunResult { record, timeline, digest: digest.value() }
     }
 
-    fn simulated(&self, job: &Job) -> anyhow::Result<(Record, Timeline)> {
+    fn simulate(&self, job: &Job) -> anyhow::Result<(Record, Timeline)> {
         let (experiment, variant, seed) = (&job.experiment, &job.lane.variant, job.seed);
         let (outcome, timeline) = match self.outputs.timelines {
             Some(config) => simulate_recorded(experiment, variant, seed, config)?,

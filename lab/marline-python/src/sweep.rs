@@ -6,7 +6,7 @@ use marline::algos::Registry;
 use marline_lab::experiment::Stack;
 use marline_lab::results::Format;
 use marline_lab::runs::{Seeds, Store, Sweep as Plan, SweepSummary};
-use marline_lab::{keep, parallel, policies};
+use marline_lab::{parallel, policies, provenance};
 use pyo3::prelude::*;
 
 use crate::experiment;
@@ -16,7 +16,7 @@ use crate::running::{Outputs, Running};
 /// Identifies this build of the module, because the running program is the interpreter.
 #[pyfunction]
 pub(crate) fn identity(py: Python<'_>, module: PathBuf) -> PyResult<String> {
-    py.detach(|| keep::file(&module)).map_err(|error| experiment_error(&error))
+    py.detach(|| provenance::file_hash(&module)).map_err(|error| experiment_error(&error))
 }
 
 /// A table with its heading, the first warnings, and the number of failed runs.

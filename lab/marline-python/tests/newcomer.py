@@ -58,20 +58,16 @@ def page_runs() -> None:
 
 
 def lab_page_reads_results() -> None:
-    """Runs the pandas code of docs/research/lab.md on the files that the program would have written."""
+    """Runs the pandas code of docs/research/lab.md on the file that the program would have written."""
     page = (ROOT / "docs/research/lab.md").read_text()
     first = re.search(r"```toml\n(title.*?)```", page, re.DOTALL)
     assert first
-    runs = marline.Experiment.from_toml(first[1]).run(seeds=10)
-    timed = marline.Experiment.from_toml(ROOT / "scenarios/time-lines.toml").run(seeds=2, timelines=0.005)
-    for name, table in (("first/messages", runs.messages), ("time-lines/subflows", timed.timelines)):
-        file = Path("target/lab", f"{name}.csv")
-        file.parent.mkdir(parents=True)
-        table.to_csv(file)
+    file = Path("target/lab/first/messages.csv")
+    file.parent.mkdir(parents=True)
+    marline.Experiment.from_toml(first[1]).run(seeds=10).messages.to_csv(file)
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 2, len(blocks)
-    for number, block in enumerate(blocks):
-        exec(compile(block, f"lab.md, block {number}", "exec"), {})
+    assert len(blocks) == 1, len(blocks)
+    exec(compile(blocks[0], "lab.md", "exec"), {})
 
 
 def tables_are_read() -> None:

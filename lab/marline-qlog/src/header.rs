@@ -29,7 +29,7 @@ pub struct Header {
     pub title: String,
     /// End at which the events were observed.
     pub vantage: Vantage,
-    /// Number of the connection as in `marline monitor`. The two ends' traces of a connection have different numbers.
+    /// Connection number, as in `marline monitor`. The two ends' traces of a connection have different numbers.
     pub connection: u64,
     /// Time of day at the start of the trace (RFC 3339); `None` for virtual time, which starts at zero.
     pub wall_clock: Option<String>,

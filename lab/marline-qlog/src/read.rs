@@ -53,7 +53,7 @@ impl Record {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("record {record}: {what}")]
 pub struct ReadError {
-    /// Number of the record, from 1; the header is the first.
+    /// Record number, from 1; the header is record 1.
     pub record: usize,
     /// Description of the error.
     pub what: String,

@@ -33,8 +33,11 @@ const fn optional_field(name: &'static str, unit: &'static str, about: &'static 
     Field { name, unit, optional: true, about }
 }
 
-const SUBFLOW: Field =
-    field("subflow", "number", "slot of the subflow, 0 to 31; may be reused after it closed");
+const SUBFLOW: Field = field(
+    "subflow",
+    "number",
+    "slot of the subflow, 0 to 31; may be reused after the subflow closes",
+);
 const LOCAL: Field = field("local", "address:port", "this endpoint");
 const REMOTE: Field = field("remote", "address:port", "the peer");
 const DSN: Field = field("dsn", "bytes", "position in the stream; the first byte is 0");
@@ -206,7 +209,7 @@ pub const SCHEMA: &[EventKind] = &[
             SUBFLOW,
             optional_field("dsn", "bytes", "payload position; absent for repairs and FINs"),
             field("length", "bytes", "of the subflow's sequence numbers"),
-            field("trigger", "word", "`ack`: acknowledgments showed it; `timer`: a timer expired"),
+            field("trigger", "word", "`ack`: detected from acknowledgments; `timer`: from a timer"),
         ],
     },
     EventKind {

@@ -88,7 +88,7 @@ impl Verifier {
         self.offset
     }
 
-    /// Offset of the first wrong byte.
+    /// Offset of the first byte that differs from the expected content.
     #[must_use]
     pub const fn wrong_at(&self) -> Option<u64> {
         self.wrong_at

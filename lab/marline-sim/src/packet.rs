@@ -11,7 +11,7 @@ use crate::{LinkId, NodeId};
 /// A TCP segment with its metadata, or a router's message about one.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Number of the packet in its world, from 1 in the order of sending. A copy made by a link has the number of its
+    /// Packet number in its world, from 1 in the order of sending. A copy made by a link has the number of its
     /// original. Set by the world.
     pub number: u64,
     /// For a router's message (ICMP) to the sender of a packet that exceeds a link's MTU: that MTU in bytes, including

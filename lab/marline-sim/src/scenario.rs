@@ -210,7 +210,7 @@ impl Paths {
     /// Opens a connection over a path.
     ///
     /// # Errors
-    /// Those of the endpoint.
+    /// The endpoint refuses the connection.
     pub fn connect(
         &mut self,
         path: usize,
@@ -222,7 +222,7 @@ impl Paths {
     /// Opens a connection to a port of the server over a path.
     ///
     /// # Errors
-    /// Those of the endpoint.
+    /// The endpoint refuses the connection.
     pub fn connect_to(
         &mut self,
         path: usize,
@@ -250,7 +250,7 @@ impl Paths {
     /// Opens a connection with another configuration over a path. It uses the client's paths.
     ///
     /// # Errors
-    /// Those of the endpoint.
+    /// The endpoint refuses the connection.
     pub fn connect_as(
         &mut self,
         mut config: ConnectionConfig,

@@ -68,31 +68,31 @@ const fn task(row: &'static str, what: TaskKind) -> Task {
     Task { row, what, datagrams: false, loss: None }
 }
 
-const fn in_datagrams(row: &'static str, what: TaskKind) -> Task {
+const fn datagram_task(row: &'static str, what: TaskKind) -> Task {
     Task { row, what, datagrams: true, loss: None }
 }
 
-const fn lossy(percent: f64) -> Task {
+const fn loss_task(percent: f64) -> Task {
     Task { row: "loss", what: TaskKind::Loss, datagrams: false, loss: Some(percent) }
 }
 
 /// All tasks, the longest first.
 pub const TASKS: [Task; 16] = [
     task("death30", TaskKind::Death { seconds: 30, interval_ms: 50 }),
-    in_datagrams("death30", TaskKind::Death { seconds: 30, interval_ms: 50 }),
+    datagram_task("death30", TaskKind::Death { seconds: 30, interval_ms: 50 }),
     task("death10", TaskKind::Death { seconds: 10, interval_ms: 20 }),
     task("death10", TaskKind::Death { seconds: 10, interval_ms: 50 }),
     task("death10", TaskKind::Death { seconds: 10, interval_ms: 200 }),
-    in_datagrams("death10", TaskKind::Death { seconds: 10, interval_ms: 50 }),
+    datagram_task("death10", TaskKind::Death { seconds: 10, interval_ms: 50 }),
     task("loaded", TaskKind::Loaded),
-    lossy(1.0),
-    lossy(5.0),
+    loss_task(1.0),
+    loss_task(5.0),
     task("bulk", TaskKind::Bulk),
     task("page", TaskKind::Page),
     task("call", TaskKind::Call),
     task("signaled", TaskKind::Signaled),
     task("idle", TaskKind::Idle),
-    in_datagrams("idle", TaskKind::Idle),
+    datagram_task("idle", TaskKind::Idle),
     task("cpu", TaskKind::Processor),
 ];
 
@@ -132,9 +132,9 @@ impl Task {
     /// The system does not work.
     pub fn measure(self, bench: &mut Bench) -> anyhow::Result<Values> {
         match self.what {
-            TaskKind::Idle => bench.idle(self.datagrams),
+            TaskKind::Idle => bench.measure_idle(self.datagrams),
             TaskKind::Bulk => bench.bulk(),
-            TaskKind::Loaded => bench.loaded(),
+            TaskKind::Loaded => bench.measure_loaded(),
             TaskKind::Death { seconds, interval_ms } => {
                 bench.death(seconds, interval_ms, self.datagrams)
             }
@@ -170,7 +170,7 @@ impl Bench<'_> {
         Ok(client)
     }
 
-    fn idle(&mut self, datagrams: bool) -> anyhow::Result<Values> {
+    fn measure_idle(&mut self, datagrams: bool) -> anyhow::Result<Values> {
         let client = self.echo(50, datagrams)?;
         sleep(WARM_UP);
         let (start, bytes) = (now(), self.world.interface_bytes(LTE.0)?);
@@ -222,7 +222,7 @@ impl Bench<'_> {
         Ok(vec![("down".into(), Some(down)), ("up".into(), Some(up))])
     }
 
-    fn loaded(&mut self) -> anyhow::Result<Values> {
+    fn measure_loaded(&mut self) -> anyhow::Result<Values> {
         let (down, down_p95) = self.stream("down", 6, true)?;
         let (up, up_p95) = self.stream("up", 6, true)?;
         Ok(vec![

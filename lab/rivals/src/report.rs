@@ -47,7 +47,7 @@ const LINES: [Line; 35] = [
     Line("memory memory", "memory per 1,000 connections, MB", false),
 ];
 
-fn shown(value: f64) -> String {
+fn format_value(value: f64) -> String {
     match value {
         value if value.is_infinite() => "never".into(),
         value if value >= 1e4 => {
@@ -61,7 +61,7 @@ fn shown(value: f64) -> String {
 }
 
 fn cell(summary: Summary) -> String {
-    let [median, least, most] = [summary.median, summary.least, summary.most].map(shown);
+    let [median, least, most] = [summary.median, summary.least, summary.most].map(format_value);
     if least == most { median } else { format!("{median}({least}-{most})") }
 }
 
@@ -71,7 +71,7 @@ fn systems(results: &Results) -> Vec<System> {
 }
 
 /// The system with the best median.
-fn best(results: &Results, line: &Line, among: &[System]) -> Option<(System, Summary)> {
+fn find_best(results: &Results, line: &Line, among: &[System]) -> Option<(System, Summary)> {
     let known =
         among.iter().filter_map(|system| Some((*system, results.summary(system.name, line.0)?)));
     known.min_by(|(_, one), (_, other)| match line.2 {
@@ -82,7 +82,7 @@ fn best(results: &Results, line: &Line, among: &[System]) -> Option<(System, Sum
 
 /// Names of the best system in a line and of the systems whose ranges overlap its range.
 fn winner(results: &Results, line: &Line, systems: &[System]) -> String {
-    let Some((winner, summary)) = best(results, line, systems) else { return String::new() };
+    let Some((winner, summary)) = find_best(results, line, systems) else { return String::new() };
     let near = systems.iter().filter(|system| system.name != winner.name).filter(|system| {
         results.summary(system.name, line.0).is_some_and(|other| other.overlaps(summary))
     });
@@ -100,7 +100,7 @@ pub fn table(results: &Results) -> String {
     let names: Vec<&str> = systems.iter().map(|system| system.name).collect();
     let mut text = format!("||{}|\n|---|{}\n", names.join("|"), "---|".repeat(names.len()));
     for line in &LINES {
-        let Some((winner, _)) = best(results, line, &systems) else { continue };
+        let Some((winner, _)) = find_best(results, line, &systems) else { continue };
         let cells = systems.iter().map(|system| match results.summary(system.name, line.0) {
             Some(summary) if system.name == winner.name => format!("**{}**", cell(summary)),
             Some(summary) => cell(summary),
@@ -113,7 +113,7 @@ pub fn table(results: &Results) -> String {
 }
 
 /// Joins the names that have the same text.
-fn grouped(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+fn group_texts(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut names: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, text) in texts {
         names.entry(text).or_default().push(name);
@@ -132,7 +132,7 @@ pub fn page(results: &Results) -> String {
     text += "|row|Marline|best of the others|best of all (~ ranges overlap)|\n|---|---|---|---|\n";
     for line in &LINES {
         let side = |side: &[System]| {
-            let (system, summary) = best(results, line, side)?;
+            let (system, summary) = find_best(results, line, side)?;
             let name = if system.is_ours() { String::new() } else { format!("{} ", system.name) };
             Some(format!("{name}{}", cell(summary)))
         };
@@ -140,13 +140,13 @@ pub fn page(results: &Results) -> String {
         text += &format!("|{}|{our}|{their}|{}|\n", line.1, winner(results, line, &all));
     }
     text += "\n## Versions and conditions\n\n";
-    for (systems, version) in grouped(&results.versions) {
+    for (systems, version) in group_texts(&results.versions) {
         text += &format!("- {systems}: {version}\n");
     }
-    for (systems, why) in grouped(&results.skipped) {
+    for (systems, why) in group_texts(&results.skipped) {
         text += &format!("- **not measured**: {systems}: {why}\n");
     }
-    for (rows, condition) in grouped(&results.conditions) {
+    for (rows, condition) in group_texts(&results.conditions) {
         text += &format!("- {rows}: {condition}\n");
     }
     for (name, remarks) in &results.remarks {

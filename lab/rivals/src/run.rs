@@ -17,7 +17,7 @@ pub struct Job {
     pub task: Task,
     /// The system.
     pub system: System,
-    /// Number of the run, used as the seed of the links' losses.
+    /// Run number, used as the seed of the links' losses.
     pub run: u64,
 }
 
@@ -119,6 +119,6 @@ fn run_once(
     let mut bench =
         Bench { world: &mut world, transports: &transports, system: job.system, programs };
     let values = job.task.measure(&mut bench);
-    let values = values.with_context(|| format!("logs in {}", world.dir.display()))?;
+    let values = values.with_context(|| format!("see the logs in {}", world.dir.display()))?;
     Ok((values, world.doubt()))
 }

@@ -13,9 +13,9 @@ pub fn quantile(sample: &[f64], share: f64) -> Option<f64> {
 pub struct Summary {
     /// Median.
     pub median: f64,
-    /// Least.
+    /// Minimum.
     pub least: f64,
-    /// Most.
+    /// Maximum.
     pub most: f64,
 }
 

@@ -18,7 +18,7 @@ use crate::dial::Dial;
 /// The workload is unknown, or its connection failed.
 pub async fn run(arguments: &[String]) -> anyhow::Result<()> {
     let [workload, way, rest @ ..] = arguments else {
-        bail!("client WORKLOAD TRANSPORT [ARGUMENT..]")
+        bail!("usage: rivals client WORKLOAD TRANSPORT [ARGUMENT..]")
     };
     let dial = Dial::parse(way).await?;
     let number = |place: usize| -> anyhow::Result<u64> {

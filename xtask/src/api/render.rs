@@ -27,7 +27,7 @@ fn variant(value: &Value) -> Option<(&str, &Value)> {
     Some((kind, inner))
 }
 
-fn joined(parts: impl Iterator<Item = String>, separator: &str) -> String {
+fn join_parts(parts: impl Iterator<Item = String>, separator: &str) -> String {
     parts.collect::<Vec<_>>().join(separator)
 }
 
@@ -59,7 +59,7 @@ impl Renderer<'_> {
             "dyn_trait" => {
                 let traits = list(&inner["traits"]).map(|bound| self.path(&bound["trait"]));
                 let lifetime = inner["lifetime"].as_str().map(str::to_owned);
-                format!("dyn {}", joined(traits.chain(lifetime), " + "))
+                format!("dyn {}", join_parts(traits.chain(lifetime), " + "))
             }
             "function_pointer" => format!("fn{}", self.signature(&inner["sig"])),
             "qualified_path" => self.render_qualified(inner),
@@ -102,7 +102,8 @@ impl Renderer<'_> {
     fn arguments(&self, value: &Value) -> String {
         let Some((kind, inner)) = variant(value) else { return String::new() };
         if kind == "parenthesized" {
-            let inputs = joined(list(&inner["inputs"]).map(|input| self.render_type(input)), ", ");
+            let inputs =
+                join_parts(list(&inner["inputs"]).map(|input| self.render_type(input)), ", ");
             return format!("({inputs}){}", self.output(&inner["output"]));
         }
         let plain = list(&inner["args"]).map(|argument| match variant(argument) {
@@ -119,7 +120,7 @@ impl Renderer<'_> {
                 None => name.to_owned(),
             }
         });
-        match joined(plain.chain(constraints), ", ") {
+        match join_parts(plain.chain(constraints), ", ") {
             none if none.is_empty() => none,
             all => format!("<{all}>"),
         }
@@ -135,7 +136,7 @@ impl Renderer<'_> {
             Some(("outlives", lifetime)) => text(lifetime).to_owned(),
             _ => bound.to_string(),
         };
-        joined(list(value).map(one), " + ")
+        join_parts(list(value).map(one), " + ")
     }
 
     /// Renders generic parameters in angle brackets. Empty without any. `impl Trait` arguments are not parameters.
@@ -158,7 +159,7 @@ impl Renderer<'_> {
                 _ => name.to_owned(),
             })
         });
-        match joined(shown, ", ") {
+        match join_parts(shown, ", ") {
             none if none.is_empty() => none,
             all => format!("<{all}>"),
         }
@@ -172,7 +173,7 @@ impl Renderer<'_> {
             }
             _ => predicate.to_string(),
         };
-        match joined(list(&value["where_predicates"]).map(one), ", ") {
+        match join_parts(list(&value["where_predicates"]).map(one), ", ") {
             none if none.is_empty() => none,
             all => format!(" where {all}"),
         }
@@ -184,7 +185,7 @@ impl Renderer<'_> {
             "self" => format!("self: {}", self.render_type(&input[1])),
             _ => self.render_type(&input[1]),
         });
-        format!("({}){}", joined(inputs, ", "), self.output(&value["output"]))
+        format!("({}){}", join_parts(inputs, ", "), self.output(&value["output"]))
     }
 
     fn output(&self, value: &Value) -> String {

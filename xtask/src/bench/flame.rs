@@ -8,16 +8,16 @@ use super::Counts;
 use crate::TaskResult;
 use crate::run::{command, output};
 
-/// Number of printed rows of each table.
+/// Number of rows printed per table.
 const ROWS: usize = 10;
-/// Maximum number of module names: `marline_core::connection::sender`.
+/// Maximum number of module names shown, as in `marline_core::connection::sender`.
 const MAX_MODULE_DEPTH: usize = 3;
 
 /// Prints each path's flame graph file and its largest costs.
 pub(super) fn print(root: &Path, counts: &Counts) -> TaskResult {
     for (name, counted) in counts {
         let folder = root.join(&counted.profile);
-        // The folder also has files of the previous run, and difference graphs.
+        // The folder also has files from the previous run, and difference graphs.
         let file = |ending: &str| {
             let mut paths = fs::read_dir(&folder).ok()?.flatten().map(|entry| entry.path());
             paths.find(|path| {

@@ -1,4 +1,4 @@
-//! Programs for the counts: valgrind, and the harness's runner in the matching version.
+//! Programs that take the counts: valgrind, and the harness's runner in the matching version.
 
 use std::env;
 use std::ffi::OsString;
@@ -43,7 +43,7 @@ pub(super) fn path(root: &Path) -> Result<OsString, String> {
 fn install(root: &Path, version: &str, place: PathBuf) -> Result<PathBuf, String> {
     let package = format!("{RUNNER}@{version}");
     let line = format!("cargo install --debug --locked {package} --root {OWN_TOOLS}");
-    println!("bench: installing {package}: {line}");
+    println!("bench: installing {package} with `{line}`");
     let words = ["install", "--debug", "--locked", "-q", &package, "--root", OWN_TOOLS];
     run(&mut command(root, "cargo", &words))
         .map_err(|error| format!("{error}\nto install it manually: {line}"))?;

@@ -54,7 +54,7 @@ pub(super) fn archive(release: &Release, program: &Path) -> TaskResult {
             put(&file, &folder.join(to).join(file.file_name().unwrap_or_default()))?;
         }
     }
-    packed(release, &release.folder, &name, &format!("{name}.tar.gz"))
+    pack(release, &release.folder, &name, &format!("{name}.tar.gz"))
 }
 
 /// Packs the container's root file system, with its Containerfile.
@@ -73,11 +73,11 @@ pub(super) fn build_container(release: &Release, program: &Path) -> TaskResult {
     let chmod = ["1777", "container/tmp", "container/var/lib/marline"];
     run(&mut command(&release.folder, "chmod", &chmod))?;
     put(&release.root.join("packaging/Containerfile"), &release.folder.join("Containerfile"))?;
-    packed(release, &folder, ".", &format!("{}-container.tar.gz", release.name()))
+    pack(release, &folder, ".", &format!("{}-container.tar.gz", release.name()))
 }
 
-/// Packs files with fixed order, owner and time, so that equal files give an equal archive.
-fn packed(release: &Release, within: &Path, what: &str, name: &str) -> TaskResult {
+/// Packs files with fixed order, owner and time, so that identical files give an identical archive.
+fn pack(release: &Release, within: &Path, what: &str, name: &str) -> TaskResult {
     let time = format!("--mtime=@{}", release.epoch_s);
     let to = release.folder.join(name);
     let tar = to.with_extension("");

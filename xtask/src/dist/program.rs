@@ -24,12 +24,12 @@ pub(super) fn build(root: &Path, epoch_s: &str) -> Result<Programs, String> {
     cargo(root, &["build", "--release", "--locked", "-p", "marline-cli"], epoch_s, &[])?;
     let built = folder.join(target()?).join("release/marline");
     let dynamic = strip_program(&built, &folder.join("dynamic"))?;
-    let fixed = fixed(root, epoch_s)?;
+    let fixed = build_static_program(root, epoch_s)?;
     Ok(Programs { dynamic, fixed })
 }
 
 /// Builds only the static program.
-pub(super) fn fixed(root: &Path, epoch_s: &str) -> Result<PathBuf, String> {
+pub(super) fn build_static_program(root: &Path, epoch_s: &str) -> Result<PathBuf, String> {
     let folder = root.join("target/dist-build");
     let arguments = ["rustc", "--release", "--locked", "-p", "marline-cli", "--bin", "marline"];
     cargo(root, &arguments, epoch_s, &["--", "-Ctarget-feature=+crt-static"])?;
@@ -65,8 +65,10 @@ pub(crate) fn link_static_program(root: &Path, to: &Path) -> Result<(), String> 
     let arguments =
         ["test", "--workspace", "--no-run", "--locked", "-q", "--message-format", "json"];
     let messages = output(&mut command(root, "cargo", &arguments))?;
-    let library =
-        messages.lines().find_map(find_compiled_library).ok_or("cargo compiled no marline_cli")?;
+    let library = messages
+        .lines()
+        .find_map(find_compiled_library)
+        .ok_or("cargo reported no compiled marline_cli library")?;
     let path = format!("marline_cli={}", library.display());
     let beside = format!("dependency={}", library.parent().unwrap_or(root).display());
     let mut rustc = command(root, "rustc", &["--edition", "2024", "--crate-name", "marline"]);

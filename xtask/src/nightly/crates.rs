@@ -65,6 +65,6 @@ fn install(root: &Path, published: &[String]) -> TaskResult {
     if said.contains(&version) {
         Ok(())
     } else {
-        Err(format!("expected version {version}: {said}"))
+        Err(format!("expected version {version}, got {said}"))
     }
 }

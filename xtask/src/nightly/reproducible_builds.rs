@@ -21,7 +21,9 @@ pub(crate) fn check(root: &Path) -> TaskResult {
             fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?,
         );
     }
-    let [one, another] = sums.as_slice() else { return Err("expected two releases".to_owned()) };
+    let [one, another] = sums.as_slice() else {
+        return Err("expected two lists of checksums".to_owned());
+    };
     let differ: Vec<&str> = one.lines().filter(|line| !another.contains(*line)).collect();
     if one.is_empty() || !differ.is_empty() || one.lines().count() != another.lines().count() {
         return Err(format!(

@@ -1,4 +1,4 @@
-//! Special cases of Marline's extensions beyond RFC 8684, with a kernel that does not know them, and between
+//! Special cases for Marline's extensions beyond RFC 8684, with a kernel that does not support them, and between
 //! Marline peers: the first path fails, and the client switches to the one that was idle.
 
 use marline_lab::scenario::Side;

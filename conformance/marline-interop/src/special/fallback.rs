@@ -1,4 +1,4 @@
-//! Special cases of peers and paths without Multipath TCP: plain TCP, and every byte delivered (RFC 8684, 3.7).
+//! Special cases for peers and paths without Multipath TCP: plain TCP, and every byte delivered (RFC 8684, 3.7).
 
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::Side;
@@ -17,7 +17,7 @@ const FALLBACKS: &[&str] = &[
     "DssFallback",
 ];
 
-fn plain(
+fn plain_tcp_case(
     name: &'static str,
     client: Stack,
     server: Stack,
@@ -80,21 +80,21 @@ pub(super) fn cases() -> Vec<SpecialCase> {
     let (syn, synack, rest) =
         ("set strip=mptcp:syn", "set strip=mptcp:synack", "set strip=mptcp:rest");
     let mut cases = vec![
-        plain("mk-plain-server", Marline, Tcp, None, client_fell_back),
-        plain("km-plain-client", Tcp, Marline, None, server_fell_back),
+        plain_tcp_case("mk-plain-server", Marline, Tcp, None, client_fell_back),
+        plain_tcp_case("km-plain-client", Tcp, Marline, None, server_fell_back),
         SpecialCase {
             before: vec![Act::Run(Side::Server, "sysctl -q -w net.mptcp.enabled=0")],
-            ..plain("mk-disabled", Marline, Tcp, None, client_fell_back)
+            ..plain_tcp_case("mk-disabled", Marline, Tcp, None, client_fell_back)
         },
-        plain("mk-strip-syn", Marline, Kernel, Some(syn), client_fell_back),
-        plain("mk-strip-synack", Marline, Kernel, Some(synack), client_fell_back),
-        plain("mk-strip-data", Marline, Kernel, Some(rest), client_fell_back),
-        plain("km-strip-syn", Kernel, Marline, Some(syn), server_fell_back),
-        plain("km-strip-synack", Kernel, Marline, Some(synack), server_fell_back),
-        plain("km-strip-data", Kernel, Marline, Some(rest), server_fell_back),
-        plain("mm-strip-syn", Marline, Marline, Some(syn), require_fallback_of_both),
-        plain("mm-strip-synack", Marline, Marline, Some(synack), require_fallback_of_both),
-        plain("mm-strip-data", Marline, Marline, Some(rest), require_fallback_of_both),
+        plain_tcp_case("mk-strip-syn", Marline, Kernel, Some(syn), client_fell_back),
+        plain_tcp_case("mk-strip-synack", Marline, Kernel, Some(synack), client_fell_back),
+        plain_tcp_case("mk-strip-data", Marline, Kernel, Some(rest), client_fell_back),
+        plain_tcp_case("km-strip-syn", Kernel, Marline, Some(syn), server_fell_back),
+        plain_tcp_case("km-strip-synack", Kernel, Marline, Some(synack), server_fell_back),
+        plain_tcp_case("km-strip-data", Kernel, Marline, Some(rest), server_fell_back),
+        plain_tcp_case("mm-strip-syn", Marline, Marline, Some(syn), require_fallback_of_both),
+        plain_tcp_case("mm-strip-synack", Marline, Marline, Some(synack), require_fallback_of_both),
+        plain_tcp_case("mm-strip-data", Marline, Marline, Some(rest), require_fallback_of_both),
     ];
     cases.extend([
         rewritten("mk-rewrite-down", Marline, Kernel, "set down.rewrite=100%", |found| {
@@ -131,8 +131,8 @@ pub(super) fn cases() -> Vec<SpecialCase> {
 fn one_direction() -> Vec<SpecialCase> {
     let (up, down) = ("set up.strip=mptcp:rest", "set down.strip=mptcp:rest");
     vec![
-        plain("mk-strip-data-up", Marline, Kernel, Some(up), client_fell_back),
-        plain("km-strip-data-up", Kernel, Marline, Some(up), server_fell_back),
-        plain("km-strip-data-down", Kernel, Marline, Some(down), server_fell_back),
+        plain_tcp_case("mk-strip-data-up", Marline, Kernel, Some(up), client_fell_back),
+        plain_tcp_case("km-strip-data-up", Kernel, Marline, Some(up), server_fell_back),
+        plain_tcp_case("km-strip-data-down", Kernel, Marline, Some(down), server_fell_back),
     ]
 }

@@ -1,4 +1,4 @@
-//! Special cases of joins beyond the subflow limit, and of joins after a subflow was closed (RFC 8684, 3.2).
+//! Special cases for joins beyond the subflow limit, and for joins after a subflow was closed (RFC 8684, 3.2).
 
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::{Path, Scenario, Side};
@@ -31,9 +31,9 @@ fn scenario_with_three_paths() -> Scenario {
 fn check_third_path_joined(found: &mut CaseResults<'_>) {
     let used = [LTE, THIRD_PATH].map(|path| found.between(path, 0, 1).1 > 60_000);
     if used[0] == used[1] {
-        found
-            .problems
-            .push(format!("only one of two more paths may carry data, but usage was {used:?}"));
+        found.problems.push(format!(
+            "expected one of the two additional paths to carry data; usage was {used:?}"
+        ));
     }
     found.carried(THIRD_PATH, 2..3, Direction::Down, true);
     found.carried(LTE, 2..3, Direction::Down, false);

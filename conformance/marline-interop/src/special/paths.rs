@@ -1,4 +1,4 @@
-//! Special cases of addresses that are announced, joined, refused and removed (RFC 8684, 3.2, 3.4).
+//! Special cases for addresses that are announced, joined, refused and removed (RFC 8684, 3.2, 3.4).
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ pub(super) fn cases() -> Vec<SpecialCase> {
         announcing_kernel(),
         announcing_marline(),
         distant_announcement_cases(),
-        refusing(),
+        refusal_cases(),
         removal_cases(),
     ]
     .into_iter()
@@ -102,7 +102,7 @@ fn announcing_kernel() -> Vec<SpecialCase> {
     ]
 }
 
-fn serving(address: SocketAddr) -> Extra {
+fn announcement(address: SocketAddr) -> Extra {
     Extra { announced: vec![announced_address(address)], ..Extra::default() }
 }
 
@@ -114,7 +114,7 @@ fn announcing_marline() -> Vec<SpecialCase> {
     other6.set_port(OTHER_PORT);
     vec![
         SpecialCase {
-            extra: serving(at(ipv4_address(1, 1))),
+            extra: announcement(at(ipv4_address(1, 1))),
             scenario: with_client_endpoint(endpoint(ipv4_address(1, 2), LTE, &[Subflow])),
             ..case("km-signal-v4", Kernel, Marline, |found| {
                 found.require_at_least(Side::Client, "AddAddr", 1);
@@ -125,7 +125,7 @@ fn announcing_marline() -> Vec<SpecialCase> {
             })
         },
         SpecialCase {
-            extra: serving(at(ipv6_address(1, 1))),
+            extra: announcement(at(ipv6_address(1, 1))),
             scenario: with_client_endpoint(endpoint(ipv6_address(1, 2), LTE, &[Subflow])),
             to: at(ipv6_address(0, 1)),
             ..case("km-signal-v6", Kernel, Marline, |found| {
@@ -135,7 +135,7 @@ fn announcing_marline() -> Vec<SpecialCase> {
             })
         },
         SpecialCase {
-            extra: serving(other),
+            extra: announcement(other),
             ..case("km-signal-v4-port", Kernel, Marline, |found| {
                 found.require_at_least(Side::Client, "PortAdd", 1);
                 found.require_at_least(Side::Client, "MPJoinSynAckRx", 1);
@@ -143,7 +143,7 @@ fn announcing_marline() -> Vec<SpecialCase> {
         },
         // With port and HMAC, there is no room for timestamps.
         SpecialCase {
-            extra: serving(other6),
+            extra: announcement(other6),
             to: at(ipv6_address(0, 1)),
             ..case("km-signal-v6-port", Kernel, Marline, |found| {
                 found.require_at_least(Side::Client, "PortAdd", 1);
@@ -158,7 +158,7 @@ fn announcing_marline() -> Vec<SpecialCase> {
 fn distant_announcement_cases() -> Vec<SpecialCase> {
     vec![
         SpecialCase {
-            extra: serving(at(ipv4_address(1, 1))),
+            extra: announcement(at(ipv4_address(1, 1))),
             to: at(ipv6_address(0, 1)),
             ..case("km-mixed", Kernel, Marline, |found| {
                 found.require_at_least(Side::Client, "AddAddr", 1);
@@ -167,7 +167,7 @@ fn distant_announcement_cases() -> Vec<SpecialCase> {
             })
         },
         SpecialCase {
-            extra: serving(at(ipv4_address(1, 1))),
+            extra: announcement(at(ipv4_address(1, 1))),
             scenario: {
                 let mut scenario =
                     with_client_endpoint(endpoint(ipv4_address(0, 2), WIFI, &[Fullmesh]));
@@ -209,7 +209,7 @@ fn distant_announcement_cases() -> Vec<SpecialCase> {
 }
 
 /// Joins that are refused for all addresses, or for the first one.
-fn refusing() -> Vec<SpecialCase> {
+fn refusal_cases() -> Vec<SpecialCase> {
     let flag_c = |mut scenario: Scenario| {
         let key = "net.mptcp.allow_join_initial_addr_port".to_owned();
         scenario.server.sysctl.insert(key, "0".to_owned());

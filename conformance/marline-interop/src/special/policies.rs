@@ -1,4 +1,4 @@
-//! Special cases of the lab's policy sets against a kernel. They affect only the sender, so a standard peer delivers
+//! Special cases for the lab's policy sets against a kernel. They affect only the sender, so a standard peer delivers
 //! every byte once. The captures show that the policies were active.
 //!
 //! Copies are mappings that repeat data of another mapping on another subflow. The checker of captures has compared
@@ -28,14 +28,14 @@ fn unequal_links() -> Scenario {
     scenario
 }
 
-fn lossy() -> Scenario {
+fn lossy_scenario() -> Scenario {
     let mut scenario = dual_stack();
     scenario.paths.iter_mut().for_each(|path| path.link.push_str(LOSSY));
     scenario
 }
 
 /// The kernel as a client that joins over LTE.
-fn joining(mut scenario: Scenario) -> Scenario {
+fn with_join(mut scenario: Scenario) -> Scenario {
     let flags = [EndpointFlag::Subflow];
     scenario.client.mptcp.endpoints.push(super::endpoint(super::ipv4_address(1, 2), LTE, &flags));
     scenario
@@ -48,7 +48,7 @@ fn check_both_paths_used(found: &mut CaseResults<'_>) {
 }
 
 /// Requires at least this many copies on two paths.
-fn repeated(found: &mut CaseResults<'_>, least: u64) {
+fn check_repeated(found: &mut CaseResults<'_>, least: u64) {
     check_both_paths_used(found);
     require_copies(found, least);
 }
@@ -73,13 +73,13 @@ pub(super) fn cases() -> Vec<SpecialCase> {
     let mut cases = Vec::new();
     for (client, server, role) in [(Marline, Kernel, "mk"), (Kernel, Marline, "km")] {
         let setup = |scenario: Scenario| match client {
-            Kernel => joining(scenario),
+            Kernel => with_join(scenario),
             _ => scenario,
         };
         let one = |name: &'static str, variant: &Variant, scenario: Scenario| SpecialCase {
             extra: system(variant),
             scenario: setup(scenario),
-            ..case(name, client, server, |found| repeated(found, 1))
+            ..case(name, client, server, |found| check_repeated(found, 1))
         };
         let name = |mk: &'static str, km: &'static str| if role == "mk" { mk } else { km };
         cases.extend([
@@ -91,18 +91,18 @@ pub(super) fn cases() -> Vec<SpecialCase> {
             },
             SpecialCase {
                 acts: cut(),
-                ..one(name("mk-policy-tlp-mp", "km-policy-tlp-mp"), &tlp, lossy())
+                ..one(name("mk-policy-tlp-mp", "km-policy-tlp-mp"), &tlp, lossy_scenario())
             },
             SpecialCase {
                 acts: cut(),
-                ..one(name("mk-policy-tlp-std", "km-policy-tlp-std"), &tlp_std, lossy())
+                ..one(name("mk-policy-tlp-std", "km-policy-tlp-std"), &tlp_std, lossy_scenario())
             },
             SpecialCase {
-                check: |found| repeated(found, 300),
+                check: |found| check_repeated(found, 300),
                 ..one(name("mk-policy-redundant", "km-policy-redundant"), &redundant, dual_stack())
             },
             SpecialCase {
-                check: |found| repeated(found, 20),
+                check: |found| check_repeated(found, 20),
                 bytes: 2 * SHORT_BYTES,
                 ..one(name("mk-policy-papd", "km-policy-papd"), &papd, dual_stack())
             },

@@ -1,4 +1,4 @@
-//! Special cases of backups, and of MP_PRIO in both directions (RFC 8684, 3.3.8).
+//! Special cases for backups, and for MP_PRIO in both directions (RFC 8684, 3.3.8).
 
 use marline_lab::scenario::EndpointFlag::{Backup, Subflow};
 use marline_lab::scenario::{Scenario, Side};

@@ -1,4 +1,4 @@
-//! Special cases of a server and its announced addresses: backups, MP_PRIO, REMOVE_ADDR, and announcing the same
+//! Special cases for a server and its announced addresses: backups, MP_PRIO, REMOVE_ADDR, and announcing the same
 //! address again (RFC 8684, 3.3.8, 3.4).
 
 use std::net::SocketAddr;
@@ -96,7 +96,7 @@ fn backups() -> Vec<SpecialCase> {
 }
 
 /// Requires that LTE carried data, stopped, and continued, in both directions.
-fn paused(found: &mut CaseResults<'_>) {
+fn check_paused(found: &mut CaseResults<'_>) {
     for way in [Direction::Up, Direction::Down] {
         found.carried(LTE, 0..1, way, true);
         found.carried(LTE, 2..3, way, false);
@@ -141,12 +141,12 @@ fn priorities() -> Vec<SpecialCase> {
             ],
             ..case("mk-server-prio", Marline, Kernel, |found| {
                 found.require_at_least(Side::Server, "MPPrioTx", 2);
-                paused(found);
+                check_paused(found);
             })
         },
         ours("km-server-prio", Kernel, |found| {
             found.require_at_least(Side::Client, "MPPrioRx", 2);
-            paused(found);
+            check_paused(found);
         }),
         SpecialCase {
             // If our client could not join at the first address, it would switch to the announced one
@@ -154,7 +154,7 @@ fn priorities() -> Vec<SpecialCase> {
             before: apart(),
             ..ours("mm-server-prio", Marline, |found| {
                 found.require_captured("MP_PRIO", 2);
-                paused(found);
+                check_paused(found);
             })
         },
     ]
@@ -172,11 +172,11 @@ fn removal_cases() -> Vec<SpecialCase> {
             found.require_at_least(Side::Client, "RmAddr", 1);
             found.require_at_least(Side::Client, "AddAddr", 2);
             found.require_at_least(Side::Client, "MPJoinSynAckRx", 2);
-            paused(found);
+            check_paused(found);
         }),
         ours("mm-server-removed", Marline, |found| {
             found.require_captured("REMOVE_ADDR", 1);
-            paused(found);
+            check_paused(found);
         }),
         SpecialCase {
             extra: our_server(&[]),
@@ -191,7 +191,7 @@ fn removal_cases() -> Vec<SpecialCase> {
             ..case("km-server-address-lost", Kernel, Marline, |found| {
                 found.require_at_least(Side::Client, "RmAddr", 1);
                 found.require_at_least(Side::Client, "AddAddr", 2);
-                paused(found);
+                check_paused(found);
             })
         },
     ]

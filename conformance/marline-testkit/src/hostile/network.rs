@@ -18,9 +18,16 @@ fn check_egress(flight: &InFlightSegment, scope: ChecksumScope) {
         ChecksumScope::WithAddresses => Some((path.remote.ip(), path.local.ip())),
         ChecksumScope::WithoutAddresses => None,
     };
-    assert!(marline_wire::verify_tcp_checksum(addresses, &flight.bytes), "a wrong checksum");
+    assert!(
+        marline_wire::verify_tcp_checksum(addresses, &flight.bytes),
+        "an endpoint sent a wrong checksum"
+    );
     let most = usize::from(fixtures::flow_capabilities().max_segment);
-    assert!(flight.bytes.len() <= most, "a segment of {} bytes", flight.bytes.len());
+    assert!(
+        flight.bytes.len() <= most,
+        "an endpoint sent a segment of {} bytes",
+        flight.bytes.len()
+    );
     match Seg::parse(&flight.bytes) {
         Ok(seg) => {
             assert!(seg.options.fits_header() && !seg.options.mptcp.malformed, "{:?}", seg.options);

@@ -88,7 +88,7 @@ pub(super) struct EndState {
     pub(super) keeps_withdrawn: bool,
     /// True if the endpoint holds a connection or an ended subflow.
     pub(super) has_state: bool,
-    /// The time of the next timer of the endpoint or of the application.
+    /// The time of the next timer in the endpoint or the application.
     pub(super) deadline: Option<Instant>,
 }
 
@@ -169,7 +169,7 @@ impl End {
         }
     }
 
-    /// Hash of the state of endpoint and application.
+    /// Hash of the endpoint's and the application's state.
     pub(super) fn state(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         state_text::hash(&self.endpoint).hash(&mut hasher);
@@ -179,7 +179,7 @@ impl End {
         hasher.finish()
     }
 
-    /// The time of the next timer of the endpoint or of the application.
+    /// The time of the next timer in the endpoint or the application.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let patience = self.join_deadline.filter(|_| self.id.is_some());
         [self.endpoint.poll_timeout(), patience].into_iter().flatten().min()
@@ -249,7 +249,7 @@ impl End {
                 ..
             }) => {
                 self.fallbacks.push((connection, reason));
-                // Also after the application has released it, because the end of the subflow may cause the
+                // This also applies after the application has released it, because the end of the subflow may cause the
                 // fallback.
                 if self.id.or(self.released) == Some(connection) {
                     self.fallback = Some(reason);

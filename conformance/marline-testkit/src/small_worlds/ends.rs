@@ -35,7 +35,7 @@ impl Rng for CountedRng {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct StateId(u32);
 
-/// Input of an end.
+/// Input to an end.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Input {
     Packet(PacketId),

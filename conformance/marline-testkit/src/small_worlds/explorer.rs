@@ -107,7 +107,7 @@ pub fn explore(scene: &Scene, faults: usize, stop: &mut dyn FnMut(&Report) -> bo
 /// # Errors
 /// If a choice is not possible at its position, or if an endpoint panicked.
 pub fn replay(scene: &Scene, script: &[Choice]) -> Result<Verdict, String> {
-    replayed(scene, script, false).map(|(verdict, _)| verdict)
+    replay_choices(scene, script, false).map(|(verdict, _)| verdict)
 }
 
 /// Like [`replay`], but also returns a readable log with one line per event.
@@ -115,10 +115,10 @@ pub fn replay(scene: &Scene, script: &[Choice]) -> Result<Verdict, String> {
 /// # Errors
 /// Like [`replay`].
 pub fn trace(scene: &Scene, script: &[Choice]) -> Result<(Verdict, Vec<String>), String> {
-    replayed(scene, script, true)
+    replay_choices(scene, script, true)
 }
 
-fn replayed(
+fn replay_choices(
     scene: &Scene,
     script: &[Choice],
     logs: bool,

@@ -48,7 +48,7 @@ const END_NAMES: [&str; 2] = ["client", "server"];
 #[derive(Copy, Clone, Debug)]
 pub(super) struct FinalWorld<'a> {
     pub(super) ends: [&'a EndState; 2],
-    /// By end: true if it fell back to plain TCP after the last bytes for which the mode matters.
+    /// For each end: true if it fell back to plain TCP after the last bytes for which the mode matters.
     pub(super) late_fallback: [bool; 2],
     /// Effects other than delayed, lost and copied packets.
     pub(super) effects: FaultEffect,
@@ -87,7 +87,7 @@ pub(super) fn judge(world: &FinalWorld<'_>) -> Verdict {
     Verdict { outcome: outcome(world), joins: client.joined.min(server.joined), complaint }
 }
 
-/// Complains about results that faults must not cause if they only delay, lose or copy packets.
+/// Finds results that faults must not cause if they only delay, lose or copy packets.
 fn find_needless_error(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let failed = |end: &EndState| end.closed != Some(CloseReason::Finished);
     let any = |is: &dyn Fn(&EndState) -> bool| world.ends.into_iter().any(is);
@@ -102,28 +102,28 @@ fn find_needless_error(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     Some(new_violation(rule, world))
 }
 
-/// Complains if the other end of an aborted connection reports that its peer violated the protocol.
+/// Finds an aborted connection whose other end reports that its peer violated the protocol.
 fn find_misread_abort(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let blames = |end: &&EndState| end.closed == Some(CloseReason::PeerMisbehaved);
     let any = world.ends.iter().any(blames);
     any.then(|| new_violation("an abort was treated as a protocol violation", world))
 }
 
-/// Complains about an error in a world whose first path stops passing options early. Plain TCP or another path is
-/// sufficient there.
+/// Finds an error in a world whose first path stops passing options early. Plain TCP or another path is sufficient
+/// there.
 fn find_failed_fallback(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let failed = |end: &&EndState| end.closed != Some(CloseReason::Finished);
     let any = world.ends.iter().any(failed);
     any.then(|| new_violation("an error where plain TCP was possible", world))
 }
 
-/// Complains if a subflow to an address stayed although the peer withdrew the address.
+/// Finds a subflow to an address that stayed although the peer withdrew the address.
 fn find_withdrawn_address_use(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let any = world.ends.iter().any(|end| end.keeps_withdrawn);
     any.then(|| new_violation("a subflow to a withdrawn address stayed open", world))
 }
 
-/// Creates a complaint with the states of both ends.
+/// Creates a violation with the states of both ends.
 fn new_violation(rule: &'static str, world: &FinalWorld<'_>) -> RuleViolation {
     RuleViolation { rule, details: description(world) }
 }
@@ -167,14 +167,14 @@ fn find_wrong_bytes(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     (wrong(0) || wrong(1)).then(|| new_violation("wrong bytes were delivered", world))
 }
 
-/// Complains if an end is still open although no further events are possible.
+/// Finds an end that is still open although no further events are possible.
 fn find_stuck_end(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let [client, server] = world.ends;
     let open = |end: &EndState| end.is_open || (end.connects && end.closed.is_none());
     (open(client) || open(server)).then(|| new_violation("an end waits forever", world))
 }
 
-/// Complains if an end reports a success that did not occur.
+/// Finds an end that reports a success that did not occur.
 fn find_false_success(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     for at in [0, 1] {
         let (end, peer) = (world.ends[at], world.ends[1 - at]);
@@ -198,22 +198,23 @@ fn find_false_success(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     None
 }
 
-/// Complains if both ends finished, one as plain TCP and the other as Multipath TCP.
+/// Finds ends that finished in different modes, one as plain TCP and the other as Multipath TCP.
 ///
-/// The mode decides the numbers of further bytes (RFC 8684 section 3.7). An end may fall back alone if it neither
-/// sends nor expects further bytes (`docs/spec/fallback.md`). Either its peer has finished, or the end has the
-/// peer's whole stream, has sent all of its own with mappings, and detects only now that options do not pass.
-/// Nothing that it still sends can inform the peer. A peer that lacks some of these bytes receives them without a
-/// mapping, and falls back as well. [`find_false_success`] has already verified that both ends have all bytes.
+/// The mode determines the sequence numbers of further bytes (RFC 8684 section 3.7). An end may fall back alone if it
+/// neither sends nor expects further bytes (`docs/spec/fallback.md`). Either its peer has finished, or the end has the
+/// peer's whole stream, has sent all of its own with mappings, and detects only now that options do not pass. Nothing
+/// that it still sends can inform the peer. A peer that lacks some of these bytes receives them without a mapping, and
+/// falls back as well. [`find_false_success`] has already verified that both ends have all bytes.
 fn find_mode_mismatch(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     let [client, server] = world.ends;
     let finished = [client, server].iter().all(|e| e.closed == Some(CloseReason::Finished));
     let differ = client.fallback.is_some() != server.fallback.is_some();
     let late = world.late_fallback.contains(&true);
-    (finished && differ && !late).then(|| new_violation("the ends disagree on the mode", world))
+    (finished && differ && !late)
+        .then(|| new_violation("one end fell back to TCP, the other did not", world))
 }
 
-/// Complains if an endpoint holds a connection or an ended subflow permanently.
+/// Finds an endpoint that holds a connection or an ended subflow permanently.
 fn find_leaked_state(world: &FinalWorld<'_>) -> Option<RuleViolation> {
     world
         .ends

@@ -61,7 +61,7 @@ pub(super) struct World {
     pub(super) waits_without_fault: usize,
     pub(super) faults: usize,
     effects: FaultEffect,
-    /// By end: true if it fell back to plain TCP after the last bytes for which the mode matters
+    /// For each end: true if it fell back to plain TCP after the last bytes for which the mode matters
     /// ([`is_late`](Self::is_late)).
     late_fallback: [bool; 2],
     /// The packet that the next choice must use. Any other choice would have had the same effect before the last
@@ -112,7 +112,7 @@ impl World {
         self.facts(ends, Side::A).closed.is_some()
     }
 
-    /// The time of the next timer of either end.
+    /// The time of the next timer at either end.
     pub(super) fn deadline(&self, ends: &Ends<'_>) -> Option<Instant> {
         self.states.iter().filter_map(|state| ends.facts(*state).deadline).min()
     }

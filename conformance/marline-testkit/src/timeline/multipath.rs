@@ -172,7 +172,7 @@ impl Subflows {
         }
     }
 
-    /// Sends the next segment of the peer on a subflow. It acknowledges all segments taken so far.
+    /// Sends the peer's next segment on a subflow. It acknowledges all segments taken so far.
     pub fn send(&mut self, on: usize, seg: Seg) {
         self.peers[on].send(&mut self.script, seg);
     }
@@ -186,14 +186,14 @@ impl Subflows {
         peer.inject(&mut self.script, seg);
     }
 
-    /// A segment of the peer's next data with its mapping and a DATA_ACK, not sent yet.
+    /// A segment with the peer's next data, its mapping and a DATA_ACK; not sent yet.
     #[must_use]
     pub fn mapped(&self, on: usize, bytes: &[u8]) -> Seg {
         let seg = self.peers[on].mapped(bytes);
         if self.checksums { with_sum(seg) } else { seg }
     }
 
-    /// Sends data of the peer with its mapping and a DATA_ACK.
+    /// Sends data from the peer with its mapping and a DATA_ACK.
     pub fn data(&mut self, on: usize, bytes: &[u8]) {
         let seg = self.mapped(on, bytes);
         self.advance_dsn(bytes.len() as u64);
@@ -258,7 +258,7 @@ impl Subflows {
         syn().mptcp(MptcpOption::Join(join))
     }
 
-    /// The SYN/ACK to a join of the endpoint, with the correct HMAC; not sent yet.
+    /// The SYN/ACK to a join from the endpoint, with the correct HMAC; not sent yet.
     #[must_use]
     pub fn join_syn_ack(&self, on: usize, address_id: u8, backup: bool) -> Seg {
         let Peer { key, their_key, .. } = self.peers[on];
@@ -268,7 +268,7 @@ impl Subflows {
         syn_ack().mptcp(MptcpOption::Join(join))
     }
 
-    /// The third ACK of a join of the peer, with the correct HMAC; not sent yet.
+    /// The third ACK of a join from the peer, with the correct HMAC; not sent yet.
     #[must_use]
     pub fn join_ack(&self, on: usize) -> Seg {
         let Peer { key, their_key, .. } = self.peers[on];
@@ -296,7 +296,7 @@ impl Subflows {
         on
     }
 
-    /// ADD_ADDR of the peer with the correct HMAC.
+    /// ADD_ADDR from the peer with the correct HMAC.
     #[must_use]
     pub fn add_addr(&self, address_id: u8, address: IpAddr, port: Option<u16>) -> AddAddr {
         let Peer { key, their_key, .. } = self.peers[0];

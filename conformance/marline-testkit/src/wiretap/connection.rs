@@ -20,7 +20,7 @@ pub(super) struct Connection {
     pub(super) keys: [u64; 2],
     /// The highest data sequence number seen from each end, used to extend short ones.
     pub(super) highest: [u64; 2],
-    /// Data sent by each end: pieces by the number of their first byte.
+    /// Data sent by each end, keyed by the data sequence number (DSN) of the first byte.
     pub(super) pieces: [BTreeMap<u64, Vec<u8>>; 2],
 }
 
@@ -31,7 +31,7 @@ impl Connection {
         connection
     }
 
-    /// Number of the first byte that an end sends.
+    /// DSN of the first byte that an end sends.
     pub(super) fn first_dsn(&self, sender: usize) -> u64 {
         keys::idsn(self.keys[sender]).wrapping_add(1)
     }
@@ -102,7 +102,7 @@ impl<'a> Flow<'a> {
         if bytes.is_empty() || flags.contains(TcpFlags::RST) {
             return;
         }
-        // The first byte after the SYN is number 1.
+        // The first byte after the SYN has offset 1.
         let offset =
             seq.0.wrapping_sub(isn.0).wrapping_add(u32::from(flags.contains(TcpFlags::SYN)));
         let known = self.bytes[side].entry(offset).or_insert(bytes);

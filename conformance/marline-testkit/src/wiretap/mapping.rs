@@ -63,7 +63,7 @@ impl Mapping {
         findings.check(name, sum.is_valid(), self.at);
     }
 
-    /// Compares data with earlier data of the same numbers, and stores new data. Returns true if there was earlier
+    /// Compares data with earlier data that has the same DSNs, and stores new data. Returns true if there was earlier
     /// data.
     fn compare(
         &self,
@@ -86,8 +86,8 @@ impl Mapping {
             }
         }
         if again && !equal && body.len() == 1 {
-            // Linux probes a zero window with the next byte, numbered as the last acknowledged one, so the receiver
-            // drops it.
+            // Linux probes a zero window with the next byte, but with the sequence number of the last acknowledged one,
+            // so the receiver drops it.
             findings.count_seen("probes of a zero window");
             return false;
         }
@@ -106,7 +106,7 @@ impl Mapping {
     }
 }
 
-/// The bytes of a subflow starting at number `first`, if all were captured.
+/// The bytes of a subflow starting at offset `first`, if all were captured.
 fn body(bytes: &BTreeMap<u32, &[u8]>, first: u32, length: usize) -> Option<Vec<u8>> {
     let mut body = Vec::with_capacity(length);
     while body.len() < length {

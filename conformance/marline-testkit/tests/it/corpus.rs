@@ -89,7 +89,7 @@ fn scripts() -> Vec<Vec<u8>> {
     let mut rng = SeedTree::new(11).stream("scripts");
     let connected = [0, 0, 1, 3, 60, 3, 60];
     let tails: [&[u8]; 6] = [
-        // The second path urgently, because the first is dead; at both ends.
+        // Both ends open the second path urgently, because the first is dead.
         &[0, 16, 0, 13, 0xc3, 3, 60, 0x82, 13, 0xd2, 0x80, 9, 0, 4, 30, 2, 13, 0xc1, 4, 40],
         &[0, 0, 99, 3, 50, 2, 0x82, 0x80, 1, 0, 3, 50, 2],
         &[0, 16, 0, 5, 5, 3, 200, 6, 7, 8, 0, 20, 1, 4, 20],

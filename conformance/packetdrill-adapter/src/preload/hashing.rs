@@ -140,7 +140,7 @@ pub(super) unsafe extern "C" fn send(
 ) -> ssize_t {
     let taken = with(fd, |hashing| {
         if len > 0 {
-            // SAFETY: the number of bytes given by the caller.
+            // SAFETY: the caller's buffer, with the length that the caller gives.
             let bytes = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), len) };
             hashing.data.extend_from_slice(bytes);
         }

@@ -1,7 +1,7 @@
 //! Runner of packetdrill scripts against Marline, each in its own network namespace.
 //!
 //! ```text
-//! PACKETDRILL=/path/of/packetdrill PKT_DIR=/path/of/scripts cargo xtask packetdrill [NAME..] [OPTIONS]
+//! PACKETDRILL=/path/to/packetdrill PKT_DIR=/path/to/scripts cargo xtask packetdrill [NAME..] [OPTIONS]
 //! ```
 //! `PKT_DIR` may list several directories separated by colons, and `PACKETDRILL` one program for each directory or one
 //! for all.

@@ -33,10 +33,10 @@ pub(crate) enum Report {
     Time { kind: u32, key: u32, at: Instant, payload: bool },
 }
 
-/// A write with requested timestamps.
+/// A write for which timestamps were requested.
 #[derive(Copy, Clone, Debug)]
 struct TimestampRequest {
-    /// One past its last byte.
+    /// Position after the write's last byte.
     end: u64,
     key: u32,
     sent: bool,

@@ -121,7 +121,7 @@ impl Bbr {
         }
     }
 
-    const fn least_window(&self) -> u64 {
+    const fn min_window(&self) -> u64 {
         MIN_SEGMENTS * self.mss
     }
 
@@ -167,7 +167,7 @@ impl Bbr {
         match &mut self.state {
             State::Startup if self.pipe.is_full() => {
                 self.state = State::Drain;
-                self.ssthresh = bdp.max(self.least_window());
+                self.ssthresh = bdp.max(self.min_window());
             }
             State::ProbeBw(cycle) => cycle.advance(&PhaseTest {
                 now: ack.now,
@@ -190,7 +190,7 @@ impl Bbr {
             self.save_window();
             self.state = State::ProbeRtt(ProbeRtt::default());
         }
-        let least = self.least_window();
+        let least = self.min_window();
         if let State::ProbeRtt(probe) = &mut self.state {
             self.held_back_until = ack.total_delivered + ack.bytes_in_flight;
             let small = ack.bytes_in_flight <= least;
@@ -250,10 +250,10 @@ impl Bbr {
             } else if self.window < target || ack.total_delivered < self.initial_window {
                 self.window = grown;
             }
-            self.window = self.window.max(self.least_window());
+            self.window = self.window.max(self.min_window());
         }
         if matches!(self.state, State::ProbeRtt(_)) {
-            self.window = self.window.min(self.least_window());
+            self.window = self.window.min(self.min_window());
         }
     }
 }

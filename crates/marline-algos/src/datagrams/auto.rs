@@ -11,7 +11,7 @@
 //! - *Other flows* use the path with the earliest forecast p90, including data that waits there. A flow stays on its
 //!   path until another is better by [`MIN_RELATIVE_GAIN`] and [`MIN_TIME_GAIN`], so that similar paths do not reorder
 //!   it.
-//! - *Signs of trouble* on that path (an answer is overdue or was recently lost, the machine reports fading, or the
+//! - *Signs of trouble* on that path (an answer is overdue, a frame was recently lost, the radio signal fades, or the
 //!   round trips vary greatly) cause a copy on a second path for as long as they last.
 //! - *A new path* may lose data without having shown any sign of it, so copies are sent until its losses are known.
 //! - *Without signs*, a copy is sent if it is likely enough to arrive first. The required probability rises with the
@@ -75,8 +75,8 @@ const REPAIR_LIMITS: [f32; 4] = [0.25, 0.5, 0.9, 1.0];
 /// A copy without signs of trouble is made if the probability that it arrives first is at least this value plus the
 /// square of the spent share.
 const MIN_COPY_CHANCE: f32 = 0.02;
-/// Bulk moves to a path that is this many times as fast, or immediately, without a minimum stay on the old path, to a
-/// path that is this many times as fast. A move wastes the data in transit and the window of the other path.
+/// Rate ratios at which bulk moves to a faster path: after [`MIN_BULK_STAY`] on the old path, and before that. A move
+/// wastes the data in transit and the window of the other path.
 const MIN_BULK_SPEEDUP: f64 = 1.5;
 const IMMEDIATE_BULK_SPEEDUP: f64 = 2.5;
 const MIN_BULK_STAY: Duration = Duration::from_secs(5);

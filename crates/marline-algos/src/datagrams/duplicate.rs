@@ -1,6 +1,6 @@
 //! Full duplication: sends every datagram on the two paths with the smallest round trips, regardless of cost.
 //!
-//! Apart from the queues that this fills, only a sender that knows the future could do better. It exists for
+//! Apart from the queues that this fills, only a sender that knows the future could do better. This policy exists for
 //! comparison.
 
 use marline_policy::{DatagramContext, DatagramPolicy, FlowView, Route};

@@ -16,13 +16,13 @@
 //! negotiated. If the peer does not follow the client's choice, MP_PRIO marks the new subflow as regular, which is all
 //! that an ordinary server understands.
 //!
-//! *Return.* Potentially failed subflows are probed every `probe`, with an interval that doubles up to sixteen times
-//! that. The path health monitor probes degraded address pairs. When an address becomes available again, a join from it
-//! is sent immediately. Data returns as soon as the schedulers see a healthy regular subflow. A degraded address pair
-//! becomes healthy only after the monitor's clean period, which provides the hysteresis. When a primary subflow has
-//! been healthy for `settle` without interruption, and the backup subflow has carried nothing new for `quiet`, the
-//! backup subflow is closed. A shorter `quiet` saves battery: the two packets that close the subflow restart the
-//! radio's tail.
+//! *Return.* Potentially failed subflows are probed at an interval that starts at `probe` and doubles up to sixteen
+//! times that. The path health monitor probes degraded address pairs. When an address becomes available again, a join
+//! from it is sent immediately. Data returns as soon as the schedulers see a healthy regular subflow. A degraded
+//! address pair becomes healthy only after the monitor's clean period, which provides the hysteresis. When a primary
+//! subflow has been healthy for `settle` without interruption, and the backup subflow has carried nothing new for
+//! `quiet`, the backup subflow is closed. A shorter `quiet` saves battery: the two packets that close the subflow
+//! restart the radio's tail.
 //!
 //! *Source.* De Coninck and Bonaventure's MultiMob: the behavior of its kernel module with `open_bup=0`, reimplemented.
 //! Users of the kernel stack have asked for a return to WiFi that lets the cellular radio sleep again.
@@ -46,7 +46,8 @@ use super::mesh::{Mesh, Plan, starts_at};
 /// Maximum number of times that the interval between two probes doubles.
 const PROBE_DOUBLINGS: u32 = 4;
 
-/// Minimum time for which a failed path must answer to count as recovered if it fails again.
+/// Minimum time for which a failed path must answer to count as recovered. If it fails again sooner, the trouble
+/// continues.
 const MIN_RECOVERY: Duration = Duration::from_millis(200);
 
 /// Determines when a backup subflow is opened and closed.

@@ -39,11 +39,11 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 
 /// Delay after the first failure; it doubles after each further failure.
-const RETRY_FIRST: Duration = Duration::from_secs(1);
+const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum delay.
-const RETRY_MAX: Duration = Duration::from_secs(15);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(15);
 /// Maximum delay while no subflow is established.
-const RETRY_MAX_ALONE: Duration = Duration::from_secs(2);
+const MAX_RETRY_DELAY_WITHOUT_SUBFLOW: Duration = Duration::from_secs(2);
 /// Time for which a subflow must have been established so that earlier failures no longer count.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 
@@ -63,7 +63,7 @@ struct Attempt {
 impl Attempt {
     fn due_at(&self, longest: Duration) -> Instant {
         let doublings = self.count.saturating_sub(1).min(16);
-        self.at + (RETRY_FIRST * 2u32.pow(doublings)).min(longest)
+        self.at + (FIRST_RETRY_DELAY * 2u32.pow(doublings)).min(longest)
     }
 }
 
@@ -176,7 +176,7 @@ impl Mesh {
                     attempt.count = 1;
                 }
                 attempt.at = cx.now;
-                self.recheck_at = Some(cx.now + RETRY_FIRST);
+                self.recheck_at = Some(cx.now + FIRST_RETRY_DELAY);
             }
             _ => {}
         }
@@ -284,7 +284,7 @@ impl Mesh {
         let queued = self.work().actions.iter().filter(opens).count();
         let mut room = cx.max_subflows.saturating_sub(cx.paths.len() + queued);
         let alone = !cx.paths.iter().any(|path| path.established);
-        let longest = if alone { RETRY_MAX_ALONE } else { RETRY_MAX };
+        let longest = if alone { MAX_RETRY_DELAY_WITHOUT_SUBFLOW } else { MAX_RETRY_DELAY };
         for pair in wanted {
             if room == 0 {
                 // Room becomes available through an event, not over time.

@@ -96,7 +96,7 @@ impl PtoFormula {
     }
 }
 
-/// Settings of tail loss probes.
+/// Settings for tail loss probes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ProbeConfig {
     /// Formula for the probe timeout; `None` disables probes.

@@ -79,7 +79,7 @@ impl fmt::Display for RegisterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RegisterError::NameTaken { kind, name } => {
-                write!(f, "a {kind} named `{name}` is registered already")
+                write!(f, "a {kind} named `{name}` is already registered")
             }
             RegisterError::BadName { kind, name } => write!(
                 f,

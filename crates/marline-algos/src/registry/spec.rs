@@ -12,7 +12,7 @@ use core::fmt;
 
 use super::{ParameterError, PolicyKind, UnknownPolicy};
 
-/// Error of a policy spec.
+/// Error in a policy spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {

@@ -88,7 +88,7 @@ fn unknown_names_list_the_known_ones() {
 fn a_name_is_given_once_and_must_be_plain() {
     let mut registry = Registry::default();
     let taken = registry.register_scheduler(NamedScheduler::new("min-rtt", || Box::new(Never)));
-    assert_eq!(taken.unwrap_err().to_string(), "a scheduler named `min-rtt` is registered already");
+    assert_eq!(taken.unwrap_err().to_string(), "a scheduler named `min-rtt` is already registered");
     for name in ["", "Min", "a b", "7up", "-x", "naïve"] {
         let bad = registry.register_scheduler(NamedScheduler::new(name, || Box::new(Never)));
         assert!(matches!(bad, Err(RegisterError::BadName { .. })), "{name:?}");

@@ -4,10 +4,11 @@
 //! follow. The last segment has no successor: its loss shows only through silence, after a probe timeout at best. So
 //! the end of a burst, which is short, determines its worst delay.
 //!
-//! *How.* `min-rtt` for new data. Once everything written has been sent, its last `segments` segments (default 1, the
-//! one whose loss RACK cannot detect) are also sent on every other subflow with room, the fastest first. So a message
-//! of one segment is sent as with `redundant`, and of a burst of 70 segments 1.4 % are sent twice. The end is where the
-//! application stopped writing: a burst written in two parts has two ends if the sender is faster than the writer.
+//! *How.* `min-rtt` places new data. Once everything written has been sent, its last `segments` segments (default 1,
+//! the one whose loss RACK cannot detect) are also sent on every other subflow with room, the fastest first. So a
+//! message of one segment is sent as with `redundant`, and of a burst of 70 segments 1.4 % are sent twice. The end is
+//! where the application stopped writing: a burst written in two parts has two ends if the sender is faster than the
+//! writer.
 //!
 //! *Source.* The end-of-flow resends of the ProgMP collection (Frömmgen et al., Middleware 2017), and the "newest
 //! segment only" rule of a later variant of the redundant Linux scheduler; both reimplemented.

@@ -108,9 +108,9 @@ pub fn choose_last_receiver(class: Class, cx: &SchedulerContext<'_>) -> Decision
     )
 }
 
-/// Sends new data on a subflow for which `takes` holds. If it also holds for the last segment that fits, with the
-/// others in flight by then, sends all of them as a run, otherwise one segment. For schedulers whose choice does not
-/// change through sending, and whose condition, if it holds for a segment, also holds for all earlier ones.
+/// Sends new data on a subflow for which `takes` holds. Sends all segments that fit as a run if `takes` also holds for
+/// the last one with the others in flight, otherwise one segment. Only for schedulers whose choice does not change as
+/// data is sent, and whose condition, if it holds for a segment, also holds for all earlier ones.
 #[inline]
 pub fn run_while(
     view: &SubflowView,

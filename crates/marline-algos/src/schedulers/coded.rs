@@ -4,11 +4,11 @@
 //! copied. A sum of all segments on another path repairs any one of them, and two sums repair any two. For a burst of
 //! 20 segments with one or two losses, two repairs replace 20 copies.
 //!
-//! *How.* `min-rtt` for new data, without holding anything back (as in `copies.rs`). Once a burst, or `window` segments
-//! of it, is in flight, its repairs are sent on the path with room that carried the least of it: `rate` of its segments
-//! (default 30 %), rounded up. So a message of one segment gets a copy, and costs as much as with `redundant`. With
-//! `every=off`, nothing is rounded up: fractions accumulate, a repair covers all unacknowledged data, and three of ten
-//! one-segment messages get one.
+//! *How.* `min-rtt` places new data, without holding anything back (as in `copies.rs`). Once a burst, or `window`
+//! segments of it, is in flight, its repairs are sent on the path with room that carried the least of it: `rate` of its
+//! segments (default 30 %), rounded up. So a message of one segment gets a copy, and costs as much as with `redundant`.
+//! With `every=off`, nothing is rounded up: fractions accumulate, a repair covers all unacknowledged data, and three of
+//! ten one-segment messages get one.
 //!
 //! Each piece of data is covered by repairs only once. If there is no room, a repair waits while the data is
 //! unacknowledged. New data always goes first, so bulk transfers that fill all paths have repairs only at their end. A

@@ -4,7 +4,7 @@
 //! written; in a chat, two seconds are fast enough. Hedging based on a path's usual behavior (`hedged.rs`) serves
 //! neither.
 //!
-//! *How.* `min-rtt` for new data. Each segment must arrive within the time `within` after it is given to a path.
+//! *How.* `min-rtt` places new data. Each segment must arrive within the time `within` after it is given to a path.
 //! - As in `hedged`, a copy waits until the answer is overdue, if in nine out of ten cases it would still arrive in
 //!   time on another path.
 //! - Otherwise, if the [forecast](marline_policy::Forecast) gives a probability above `risk` that the segment will be

@@ -4,7 +4,7 @@
 //! often on a metered path. But a copy made only when the loss is certain is sent after a probe timeout, which is twice
 //! the RTT on a path with varying delay.
 //!
-//! *How.* `min-rtt` for new data. For each segment, the scheduler computes when its answer is late from the
+//! *How.* `min-rtt` places new data. For each segment, the scheduler computes when its answer is late from the
 //! [forecast](marline_policy::Forecast) of its path, behind the sender's own queue: `deviations` times the distance
 //! from p50 to p90 after the p50 (default 1.5), but never after the p99. (The p99 alone includes the path's bad
 //! periods, in which late answers are normal.) If the DATA_ACK has not arrived by then, the segment is also sent on the

@@ -48,7 +48,7 @@ const TIMEOUT_REPEAT_BYTES: u64 = 32_768;
 #[derive(Copy, Clone, Debug, Default)]
 struct SilenceMarks {
     marks: u32,
-    heard_at: Instant,
+    received_at: Instant,
     stale: bool,
 }
 
@@ -75,7 +75,7 @@ impl Linux {
 
     fn is_stale(&self, view: &SubflowView) -> bool {
         let silence = self.silences.get(view.id);
-        silence.stale && silence.heard_at == view.last_rx_at
+        silence.stale && silence.received_at == view.last_rx_at
     }
 
     fn active<'a>(&'a self, cx: &'a SchedulerContext<'_>) -> impl Iterator<Item = &'a SubflowView> {
@@ -118,10 +118,13 @@ impl Linux {
     /// silence.
     fn add_mark(&mut self, view: &SubflowView) -> u32 {
         let silence = self.silence(view.id);
-        if silence.marks == 0 || silence.heard_at != view.last_rx_at {
+        if silence.marks == 0 || silence.received_at != view.last_rx_at {
             let again = silence.marks > 0;
-            *silence =
-                SilenceMarks { marks: u32::from(!again), heard_at: view.last_rx_at, stale: false };
+            *silence = SilenceMarks {
+                marks: u32::from(!again),
+                received_at: view.last_rx_at,
+                stale: false,
+            };
         } else {
             silence.marks += 1;
         }

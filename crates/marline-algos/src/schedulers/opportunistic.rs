@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `paper` | the oldest segment, on whichever subflow |
 //! | `kernel` | the oldest, if its first holder has a window of at most 4 segments, or more than 4 times the RTT of F |
-//! | `wide` | as `kernel`, plus all data held by subflows with more than 4 times the RTT of F, as far as F has room |
+//! | `wide` | as `kernel`, plus all data held by subflows with more than 4 times the RTT of F, while F has room |
 //!
 //! | penalize | penalized subflow | how often | ssthresh |
 //! |---|---|---|---|
@@ -53,7 +53,7 @@ pub enum Retransmit {
     Paper,
     /// The oldest segment, if its holder's window is tiny or its RTT more than 4 times as long.
     Kernel,
-    /// Like `Kernel`, plus all data that such subflows hold, as far as there is room.
+    /// Like `Kernel`, plus all data that such subflows hold, while there is room.
     Wide,
 }
 
@@ -270,8 +270,8 @@ impl HeadOfLineBlocking<'_> {
         }
     }
 
-    /// Repeats, beyond the oldest segment, data held only by subflows with a much longer RTT, as far as the fast
-    /// subflow has room.
+    /// Repeats, beyond the oldest segment, data held only by subflows with a much longer RTT, while the fast subflow
+    /// has room.
     fn repeat_data_of_slow_subflows(&self, from: Dsn, out: &mut Vec<SchedulerAction>) {
         let HeadOfLineBlocking { fast, fast_srtt, cx, .. } = *self;
         let Eligibility::Ready { room } = fast.eligibility else { return };

@@ -5,7 +5,7 @@
 //! time to learn this. A probe without data costs a packet and measures the RTT of an empty one. A copy of data that is
 //! sent anyway also measures the RTT, and may arrive first.
 //!
-//! *How.* `min-rtt` for new data. Once everything written has been sent, the last segment is also sent on each other
+//! *How.* `min-rtt` places new data. Once everything written has been sent, the last segment is also sent on each other
 //! subflow with room that has sent nothing for `idle` of its own RTTs (default 5) or has no RTT yet. So a path in use
 //! is never probed, and an idle connection sends no probes.
 //!

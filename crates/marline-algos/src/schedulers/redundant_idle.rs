@@ -3,7 +3,7 @@
 //! *Problem.* Redundancy halves what two paths can carry together. While there is new data, all room is better used for
 //! it; room is left over only when all of it has been sent.
 //!
-//! *How.* `min-rtt` for new data, so a bulk transfer uses all paths as usual. Once everything written has been sent,
+//! *How.* `min-rtt` places new data, so a bulk transfer uses all paths as usual. Once everything written has been sent,
 //! the oldest data that is not DATA_ACKed is also sent on the fastest subflow with room that did not carry it, segment
 //! by segment, until all subflows have carried all of it or are full. So a message that fits the windows is sent on all
 //! paths at once, as with `redundant`, and so is the end of a long transfer.

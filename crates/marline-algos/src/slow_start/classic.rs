@@ -14,7 +14,7 @@ use marline_policy::AckSample;
 
 use super::{Growth, SlowStart};
 
-/// Slow start that doubles the window each round trip until a loss.
+/// Slow start that doubles the window every round trip until a loss.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Classic;
 

@@ -54,7 +54,7 @@ pub struct HyStart {
     css: Option<Box<Css>>,
 }
 
-/// Value for "none".
+/// Marks an unknown value.
 const NONE: u64 = u64::MAX;
 
 impl Default for HyStart {

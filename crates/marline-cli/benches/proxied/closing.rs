@@ -23,7 +23,7 @@ use crate::support::{
 const PROBES: Duration = Duration::from_millis(100);
 /// Time after which a new stream counts as lost.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Interval of checks of memory and remaining connections.
+/// Interval between checks of memory and remaining connections.
 const LOOKS: Duration = Duration::from_millis(100);
 /// Time by which all streams must have ended.
 const LONGEST: Duration = Duration::from_secs(150);

@@ -73,7 +73,7 @@ fn main() {
     }
 }
 
-/// Rounds of each case.
+/// Number of rounds per case.
 const ROUNDS: usize = 5;
 
 /// Returns the value below which this percentage of the values lies.

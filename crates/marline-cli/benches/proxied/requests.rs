@@ -15,7 +15,7 @@ use crate::support::nginx::page;
 use crate::support::{Beside, Running, free_address, listens};
 use crate::{ROUNDS, percentile};
 
-/// Measurement of a program, in units per second, with the name of the figure. Higher is better.
+/// Measurement of a program, in units per second, with the name of the metric. Higher is better.
 type Rate<'a> = (&'a str, Box<dyn Fn(SocketAddr) -> f64 + 'a>);
 
 /// Measures direct connections, nginx and the proxy alternately.

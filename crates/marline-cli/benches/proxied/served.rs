@@ -2,8 +2,8 @@
 //! kernel at both ends without a front: over a wire between two network namespaces (veth, offloads on), and over
 //! loopback.
 //!
-//! Rates mean little if client, front and application share two processors. The relevant figure is how much data
-//! one processor can serve.
+//! Rates mean little if client, front and application share two processors. The relevant metric is how much data one
+//! processor can serve.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};

@@ -25,7 +25,7 @@ const CLIENTS: usize = 4;
 const PER_TARGET: usize = 12_500;
 /// Total number of streams that are opened or closed concurrently.
 pub(crate) const CONCURRENT_STREAMS: usize = 32;
-/// Descriptors of a process in addition to those of its streams.
+/// Number of descriptors of a process in addition to those of its streams.
 const OTHER_DESCRIPTORS: u64 = 500;
 /// Role of a share's process.
 pub(crate) const SHARE: &str = "silent";
@@ -224,7 +224,7 @@ impl Share {
         self.output.read_line(&mut line).expect("an answer");
         let numbers = line.trim().split_once(' ');
         let numbers = numbers.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-        numbers.unwrap_or_else(|| panic!("unexpected answer of a share: {line:?}"))
+        numbers.unwrap_or_else(|| panic!("unexpected answer from a share: {line:?}"))
     }
 }
 

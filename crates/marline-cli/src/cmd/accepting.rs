@@ -14,8 +14,8 @@ use marline_proxy::shutdown::Stop;
 /// Interval at which a process that has handed over checks for remaining connections.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A connection that is half open for longer than this is unused: its client has repeated the SYN, and the new process
-/// has answered.
+/// Age above which a half-open connection counts as unused: its client has repeated the SYN, and the new process has
+/// answered.
 const MAX_HALF_OPEN_TIME: Duration = Duration::from_secs(5);
 
 /// Accepts connections until the drain, and serves them until they end. After a handover this accepts only

@@ -25,8 +25,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::client_network::OpenedClient;
 use super::monitor::print;
-use super::opened::OpenedClient;
 use super::renewal::{Renewal, Step};
 use super::settings::{LiveSettings, Settings};
 use super::startup::wait_for_path;
@@ -38,7 +38,7 @@ use crate::native::capabilities_for_ports;
 use crate::reload::{Reloads, reloads};
 use ports::{OpenPort, Ports, WantedPort};
 
-/// Listener of a client with a server.
+/// Listener for applications whose streams go through a server.
 type ClientListener = SocksListener<Current<Tunnel<Dialer>>>;
 
 /// Arguments of `marline client`.
@@ -68,7 +68,7 @@ pub struct PreparedClient {
 /// An error message for the user.
 pub fn prepare(args: Args) -> anyhow::Result<PreparedClient> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
-    // Ports first, because they are the most likely error, and an error should precede the handshake.
+    // Opens the ports first: they are the most likely cause of an error, which should precede the handshake.
     let ports = wanted_ports(&plan).into_iter().map(|each| Ok((each.clone(), bind(each.address)?)));
     let ports = ports.collect::<anyhow::Result<_>>()?;
     let transparent = plan.transparent.map(transparent::bind).transpose()?;
@@ -142,7 +142,7 @@ impl RunningClient<'_> {
         Ok(())
     }
 
-    /// Serves applications until a signal. `renew` prepares changes of the tunnel at a reload, `also` starts
+    /// Serves applications until a signal. `renew` prepares changes of the tunnel at a reload, and `also` starts
     /// additional services.
     async fn serve<'s, O: Open>(
         self,
@@ -161,7 +161,7 @@ impl RunningClient<'_> {
             memory::process_account().clone(),
         );
         let mut serving = JoinSet::new();
-        // Before the ports, because applications there may need these services.
+        // These services start before the ports, because applications there may need them.
         also(&front, &mut serving)?;
         let (mut ports, begun) = Ports::new();
         for (wanted, socket) in bound {
@@ -178,7 +178,7 @@ impl RunningClient<'_> {
         crate::service::notify_ready();
         let work = serve_ports(Arc::clone(&front), begun, serving, stopper.listen());
         let apply = |plan: &ClientPlan| {
-            // First everything that may fail, then the rest.
+            // Everything that may fail comes first.
             let shown = watched.prepare(&plan.runtime)?;
             let change = ports.prepare(&wanted_ports(plan))?;
             let renewed = renew(plan)?;
@@ -216,7 +216,7 @@ async fn serve_ports<O: Open>(
     }
 }
 
-/// Carries UDP of applications, for associations and these forwards.
+/// Carries the UDP of applications, for associations and these forwards.
 fn carry_udp(
     config: watch::Receiver<LaneConfig>,
     udp: &Arc<UdpTunnel>,

@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, stdin, stdout};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::opened::CLOSING_TIME;
+use super::client_network::CLOSING_TIME;
 use crate::config::StringValue;
 use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::config::policies::Mode;
@@ -30,7 +30,7 @@ use crate::native::{CarrierChoice, drop_privileges};
 /// Size of the read-ahead buffer per direction, in bytes.
 const BUFFER_LEN: usize = 32 * 1_024;
 
-/// Time limit for the answer of a SOCKS5 port, including the connection behind it.
+/// Time limit for the answer from a SOCKS5 port, including the connection behind it.
 const SOCKS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Arguments of `marline connect`.

@@ -122,7 +122,7 @@ fn introduction(plan: &DemoPlan) -> String {
     lines.iter().map(|line| wrap_line(line)).collect()
 }
 
-/// Returns the reasons why the figures are unreliable, such as properties of the links, in one line.
+/// Returns the reasons why the results are unreliable, such as properties of the links, in one line.
 fn describe_unreliable_links(reports: &[RelayReport]) -> Option<String> {
     let doubtful: Vec<&RelayReport> = reports.iter().filter(|r| !r.doubts().is_empty()).collect();
     if doubtful.is_empty() {

@@ -3,6 +3,7 @@
 mod accepting;
 pub mod check_config;
 pub mod client;
+mod client_network;
 pub mod completions;
 pub mod connect;
 pub mod demo;
@@ -11,9 +12,8 @@ pub mod down;
 pub mod join;
 pub mod man;
 pub mod monitor;
-pub mod moved;
+pub mod moved_commands;
 mod names;
-mod opened;
 pub mod path;
 pub mod policies;
 pub mod portal;

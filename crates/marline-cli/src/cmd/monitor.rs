@@ -91,7 +91,7 @@ struct ShownDecisions {
 impl ShownDecisions {
     /// Interval between two shown decisions of the same kind.
     const SHOW_INTERVAL_US: u64 = 1_000_000;
-    /// Largest number of remembered kinds. Beyond it, old ones are removed.
+    /// Maximum number of remembered kinds. Beyond it, old ones are removed.
     const MAX_KINDS: usize = 1_000;
 
     /// Returns the line to show for this event, or `None` for a decision whose kind was shown less than a second ago.

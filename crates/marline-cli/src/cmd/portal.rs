@@ -31,11 +31,11 @@ use crate::sudo_caller::SudoCaller;
 const PROBE: &str = "http://connectivitycheck.gstatic.com/generate_204";
 /// Placeholder for the page in the program's arguments, as in desktop entries.
 const PLACEHOLDER: &str = "%u";
-/// Interval of checks for the end of the portal.
+/// Interval between checks for the end of the portal.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time after the login in which the page behind it can still be read.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
-/// Largest number of connections of a browser on a login page.
+/// Maximum number of connections of a browser on a login page.
 const CONNECTIONS: usize = 256;
 
 /// Arguments of `marline portal`.

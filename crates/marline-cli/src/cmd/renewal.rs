@@ -14,7 +14,7 @@ use marline_proxy::invite::Invite;
 use marline_proxy::tls::connector;
 use tokio::sync::watch;
 
-use super::opened::CurrentTunnel;
+use super::client_network::CurrentTunnel;
 use crate::config::client::{ClientPlan, Route};
 
 /// Final step of a change, which cannot fail.
@@ -46,7 +46,7 @@ pub(super) struct Renewal<'a> {
     pub(super) way: CurrentTunnel,
     transport: &'static str,
     used: RefCell<TunnelSettings>,
-    /// Settings of new lanes for datagrams; `None` if the carrier does not support lanes.
+    /// Settings for new datagram lanes; `None` if the carrier does not support lanes.
     lanes: Option<watch::Sender<LaneConfig>>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Renewal<'a> {
         Ok(Renewal { client, deadlines, names, way, transport, used, lanes })
     }
 
-    /// Returns the receiver of the settings of new lanes, or `None` if the carrier does not support lanes.
+    /// Returns the receiver of the settings for new lanes, or `None` if the carrier does not support lanes.
     pub(super) fn lanes(&self) -> Option<watch::Receiver<LaneConfig>> {
         self.lanes.as_ref().map(watch::Sender::subscribe)
     }
@@ -102,7 +102,7 @@ impl<'a> Renewal<'a> {
     /// Replaces the tunnel. Also needed for other connection settings, because waiting connections have the old ones.
     fn replace(&self, wanted: TunnelSettings) {
         let dialer = dialer(self.client, &wanted.invite, &self.names, self.transport);
-        // The rejection was by the previous server or for the previous invite.
+        // The rejection concerned the previous server or the previous invite.
         self.client.set_rejection(None);
         match tunnel(dialer, &wanted.invite, &self.deadlines, wanted.warm) {
             Ok(tunnel) => self.way.replace(tunnel).close(),

@@ -25,8 +25,8 @@ use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use super::client_network::OpenedClient;
 use super::names::resolvers;
-use super::opened::OpenedClient;
 use super::renewal::Renewal;
 use super::settings::{LiveSettings, Settings};
 use super::watched::{ServedViews, with_watchers};
@@ -279,7 +279,7 @@ impl SideTasks<'_> {
     ) -> Infallible {
         let SideTasks { opened, watched, patience, reloads, mut hangups } = self;
         let mut live = LiveSettings::new(settings, reloads, |plan: &ClientPlan| {
-            // First everything that may fail, then the rest.
+            // Everything that may fail comes first.
             let shown = watched.prepare(&plan.runtime)?;
             let renewed = renewal.map(|renewal| renewal.prepare(plan)).transpose()?;
             opened.change(plan)?;

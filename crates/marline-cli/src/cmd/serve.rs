@@ -11,8 +11,8 @@ use marline_proxy::shutdown::Stopper;
 use marline_proxy::signals::Signals;
 
 use super::accepting::accept;
+use super::client_network::CLOSING_TIME;
 use super::monitor::print;
-use super::opened::CLOSING_TIME;
 use super::settings::{LiveSettings, Settings};
 use super::watched::with_inherited_watchers;
 use crate::config::serve::{ServeOptions, ServePlan};
@@ -94,7 +94,7 @@ pub async fn run(prepared: PreparedFront) -> anyhow::Result<ExitCode> {
     });
     let upgrade_limit = Cell::new(plan.upgrade_limit);
     let apply = |plan: &ServePlan| {
-        // First everything that may fail, then the rest.
+        // Everything that may fail comes first.
         let shown = watched.prepare(&plan.runtime)?;
         listener.set_transport(plan.network.get_transport());
         upgrade_limit.set(plan.upgrade_limit);

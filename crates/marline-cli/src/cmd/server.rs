@@ -23,8 +23,8 @@ use marline_proxy::tls::ServerKey;
 use tokio::sync::Notify;
 
 use super::accepting::accept;
+use super::client_network::CLOSING_TIME;
 use super::monitor::print;
-use super::opened::CLOSING_TIME;
 use super::settings::{LiveSettings, Settings};
 use super::watched::with_inherited_watchers;
 use crate::config::server::{ServerOptions, ServerPlan};
@@ -238,7 +238,7 @@ pub async fn run(prepared: Option<PreparedServer>) -> anyhow::Result<ExitCode> {
     });
     let upgrade_limit = Cell::new(plan.upgrade_limit);
     let apply = |plan: &ServerPlan| {
-        // First everything that may fail, then the rest.
+        // Everything that may fail comes first.
         let shown = watched.prepare(&plan.runtime)?;
         listener.set_transport(plan.network.get_transport());
         server.offer_datagrams(plan.datagrams.clone(), plan.udp_filtering);

@@ -199,7 +199,7 @@ impl<O: Options> Settings<O> {
     }
 }
 
-/// Returns settings whose values differ, by when the new values take effect.
+/// Returns settings whose values differ, grouped by when the new values take effect.
 fn differences<O: Reloadable>(old: &toml::Table, new: &toml::Table) -> Reloaded {
     let settings: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let mut reloaded = Reloaded::default();

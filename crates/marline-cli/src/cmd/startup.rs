@@ -1,4 +1,4 @@
-//! Start of a command before there is a network or its server answers, as at boot: the command waits.
+//! Startup of a command while there is no network or the server does not answer, as at boot: the command waits.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use marline_proxy::client::open::OpenError;
 use marline_proxy::client::trouble::Trouble;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::opened::CurrentTunnel;
+use super::client_network::CurrentTunnel;
 use crate::service;
 
 /// Time without an answer after which the attempt is repeated.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum delay between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(15);
-/// Interval of checks for paths while waiting for one.
+/// Interval between checks for paths while waiting for one.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval at which the service manager is notified that the start takes longer. Each notification extends the
-/// time limit by twice this time.
+/// Interval at which the service manager is notified that startup takes longer. Each notification extends the time
+/// limit by twice this time.
 const START_EXTENSION_PERIOD: Duration = Duration::from_secs(60);
 
 /// Waits until there is a path and the server has answered over it. A service waits without a limit.

@@ -15,7 +15,7 @@ use crate::control::protocol::{
     Answer, Client, Clients, Command, Connection, Hello, OpenTarget, Path, Trouble,
 };
 use crate::memory::Memory;
-use crate::path_summary::{summarize, summarize_listening};
+use crate::path_summary::{summarize, summarize_listener};
 use crate::path_table::align;
 use crate::times::{format_ago, span};
 
@@ -63,7 +63,7 @@ pub struct Status {
     /// Use of the paths by the policy, and the reasons for unused paths, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
-    /// Number of repair segments sent to the peer, and bytes repaired with those of the peer.
+    /// Number of repair segments sent to the peer, and of bytes recovered from the peer's repair segments.
     repairs_sent: u64,
     bytes_repaired: u64,
     /// Use of the memory budget.
@@ -134,7 +134,7 @@ fn status(hello: Hello, connections: &[Connection], paths: &[Path], clients: Cli
     schedulers.dedup();
     let rows = |path: &Path| match hello.role.as_str() {
         "client" => vec![summarize(path, connections)],
-        _ => summarize_listening(path, connections),
+        _ => summarize_listener(path, connections),
     };
     let paths: Vec<PathSummary> = paths.iter().flat_map(rows).collect();
     Status {
@@ -255,7 +255,7 @@ fn format_targets(targets: &[OpenTarget]) -> String {
 /// Returns the shares of the paths in the first transmissions of the open connections, and the reasons for paths
 /// without a share. Returns `None` if there is only one path, or nothing was sent.
 fn policy(paths: &[PathSummary]) -> Option<String> {
-    /// A share below this rounds to zero.
+    /// Share below which a path counts as unused, because the share rounds to zero.
     const MIN_SHARE: f64 = 0.005;
     let new = |path: &PathSummary| {
         path.bytes_sent.saturating_sub(path.bytes_repeated + path.bytes_copied)

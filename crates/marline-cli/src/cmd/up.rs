@@ -23,9 +23,9 @@ use marline_tun::tunnel_datagrams::{Senders, TunnelDatagrams};
 use rustix::fd::OwnedFd;
 use tokio::sync::mpsc;
 
+use super::client_network::{CLOSING_TIME, OpenedClient};
 use super::down::PidFile;
 use super::names::resolvers;
-use super::opened::{CLOSING_TIME, OpenedClient};
 use super::renewal::Renewal;
 use super::settings::{LiveSettings, Settings};
 use super::startup::wait_for_server;
@@ -36,7 +36,7 @@ use crate::config::up::UpOptions;
 use crate::memory;
 use crate::reload::reloads;
 
-/// Largest number of names waiting for their addresses to be made direct.
+/// Maximum number of names waiting for their addresses to be made direct.
 const MAX_QUEUED_NAMES: usize = 64;
 
 /// Arguments of `marline up`.
@@ -56,7 +56,7 @@ pub struct Args {
     pub options: ClientOptions,
 }
 
-/// A tunnel for the machine that has completed its privileged setup.
+/// The machine's tunnel, whose privileged setup is complete.
 #[derive(Debug)]
 pub struct PreparedTunnel {
     plan: ClientPlan,
@@ -152,7 +152,7 @@ pub async fn run(prepared: PreparedTunnel) -> anyhow::Result<ExitCode> {
     let way = &renewal.way;
     opened.set_server_tunnel(way);
     let mut live = LiveSettings::new(settings, reloads, |plan: &MachinePlan| {
-        // First everything that may fail, then the rest.
+        // Everything that may fail comes first.
         let shown = watched.prepare(&plan.client.runtime)?;
         let renewed = renewal.prepare(&plan.client)?;
         opened.change(&plan.client)?;

@@ -56,7 +56,7 @@ enum Step<T> {
 
 /// A change whose addresses are bound. Dropping it frees them.
 pub(super) struct Change {
-    /// Already answers, while the previous one still does.
+    /// New control socket, which already answers while the previous one still does.
     control: Step<control::ControlServer>,
     is_named: bool,
     mode: Mode,
@@ -122,7 +122,7 @@ pub(super) fn with_inherited_watchers(
     let alive = Arc::clone(&handle);
     memory.spawn(service::send_watchdog_keepalives(move || drop(alive.paths())));
     let recording = runtime.recording.clone();
-    // Here, because traces use the same connection numbers as the other views.
+    // Traces start here, because they use the same connection numbers as the other views.
     if let Some(traces) = recording.traces(handle.role(), handle.numbers())? {
         handle.observe_events(Some(&traces));
     }
@@ -142,7 +142,7 @@ fn metrics_socket(address: SocketAddr, listening: Option<OwnedFd>) -> anyhow::Re
 
 fn serve_metrics(listener: TcpListener, handle: Arc<dyn Handle>) -> io::Result<MetricsServer> {
     let server = metrics_http::serve_on(listener, handle)?;
-    tracing::info!("metrics at http://{}/metrics", server.local_addr());
+    tracing::info!("serving metrics at http://{}/metrics", server.local_addr());
     Ok(server)
 }
 
@@ -159,14 +159,17 @@ fn serve_control(
     };
     match served {
         Ok(server) => {
-            tracing::info!("control socket {}", path.display());
+            tracing::info!("serving the control socket at {}", path.display());
             Ok(Some(server))
         }
         Err(error) if wanted.is_some() => {
             Err(error).with_context(|| format!("cannot serve control socket {}", path.display()))
         }
         Err(error) => {
-            tracing::warn!("cannot serve control socket {}: {error}", path.display());
+            tracing::warn!(
+                "no control socket; `marline status` and others cannot reach this process: {}: {error}",
+                path.display()
+            );
             Ok(None)
         }
     }
@@ -238,7 +241,7 @@ impl ServedViews {
         shown.is_named = is_named;
         self.handle.set_mode(mode);
         if let Step::Open(control) = control {
-            tracing::info!("control socket {}", control.path().display());
+            tracing::info!("serving the control socket at {}", control.path().display());
             shown.control = Some(control);
         }
         let metrics = self.commit_metrics(&mut shown, metrics).map_err(anyhow::Error::from);
@@ -250,7 +253,7 @@ impl ServedViews {
             Step::Open(traces) => self.handle.observe_events(Some(&traces)),
         }
         shown.recording = recording;
-        // Possible only for an invalid socket, or a directory that was removed a moment ago.
+        // An error is possible only for an invalid socket, or a directory that was removed a moment ago.
         for error in [metrics, dashboard, captures].into_iter().filter_map(Result::err) {
             tracing::error!("reload failed; keeping current configuration: {error:#}");
         }
@@ -268,7 +271,7 @@ impl ServedViews {
                 Some((before, server)) => {
                     server.move_to(listener)?;
                     *before = address;
-                    tracing::info!("metrics at http://{}/metrics", server.local_addr());
+                    tracing::info!("serving metrics at http://{}/metrics", server.local_addr());
                 }
                 None => {
                     let server = serve_metrics(listener, Arc::clone(&self.handle))?;

@@ -139,7 +139,7 @@ options! {
 pub enum Route {
     /// Direct connections.
     Direct,
-    /// Through this server.
+    /// Connections through this server.
     Through(Invite),
 }
 
@@ -152,7 +152,7 @@ pub struct ClientPlan {
     pub carrier: CarrierPlan,
     /// Builder of the multipath side, before its carrier is opened.
     pub network: marline::ClientBuilder,
-    /// Resolution of the server's name.
+    /// Lookup of the server's name.
     pub names: NameLookup,
     /// Text form of the connection settings. A different text means different settings.
     pub behavior: String,
@@ -217,7 +217,7 @@ impl ClientOptions {
     /// Returns these options, with those of `lower` for unset ones.
     #[must_use]
     pub fn with_defaults(self, mut lower: ClientOptions) -> ClientOptions {
-        // Each way to name the invite overrides both.
+        // Either option for the invite overrides both in `lower`.
         if self.invite.is_some() || self.invite_file.is_some() {
             (lower.invite, lower.invite_file, lower.direct) = (None, None, false);
             lower.fast_open = Vec::new();
@@ -306,7 +306,8 @@ impl ClientOptions {
             let shown = file.display();
             let text = std::fs::read_to_string(file);
             let text = text.with_context(|| format!("cannot read {shown}"))?;
-            let invite = text.parse().with_context(|| format!("in {shown}"))?;
+            let invite =
+                text.parse().with_context(|| format!("cannot parse the invite in {shown}"))?;
             Ok(FoundInvite { invite, path: file.clone() })
         })
     }

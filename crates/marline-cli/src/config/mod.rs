@@ -32,10 +32,10 @@ pub use values::{
 pub fn load<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-    parse(&text).with_context(|| format!("in {shown}"))
+    parse(&text).with_context(|| format!("cannot parse {shown}"))
 }
 
-/// Reads a file's text.
+/// Parses the text of a file.
 ///
 /// # Errors
 /// The text is invalid (with the location of the error).

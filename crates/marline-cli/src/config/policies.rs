@@ -20,7 +20,7 @@ pub fn registry() -> Registry {
     CHOSEN_POLICIES.get().cloned().unwrap_or_else(marline_research::registry)
 }
 
-/// Policies that this program was started with.
+/// Policies with which this program was started.
 static CHOSEN_POLICIES: OnceLock<Registry> = OnceLock::new();
 
 /// Sets the policies of this process. A program with its own policies must call this once, before anything else.
@@ -35,8 +35,8 @@ pub fn choose(registry: Registry) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Mode of using the paths: one policy, with different budgets of bytes and radios. The names `handover`, `interactive`
-/// and `aggregate` are Apple's.
+/// Mode of path use: one policy, with different budgets for bytes and radios. The names `handover`, `interactive` and
+/// `aggregate` are Apple's.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -54,7 +54,7 @@ pub enum Mode {
     Redundant,
 }
 
-/// Side of the connections of a command.
+/// Side of a command's connections.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Side {
     /// This side opens the connections.
@@ -179,7 +179,7 @@ impl PolicyChoice {
         connection.linger = Linger::new(Duration::from_millis(linger.as_millis() as u64));
         connection.dss_checksum = self.dss_checksum;
         if self.mode == Mode::Aggregate {
-            // On unequal paths, data waits for earlier data on the slower path: room for 100 ms at 1 Gbit/s.
+            // On unequal paths, data waits for earlier data on the slower path: the buffers hold 100 ms at 1 Gbit/s.
             connection.send_buffer = 16 << 20;
             connection.receive_buffer = 16 << 20;
         }

@@ -96,7 +96,7 @@ pub struct ServePlan {
     pub no_offload: bool,
     /// Number of threads that share the ports, each with its own driver.
     pub shards: usize,
-    /// The service.
+    /// Service that receives the connections.
     pub backend: Backend,
     /// PROXY protocol header sent to the service.
     pub header: Option<HeaderVersion>,

@@ -406,7 +406,7 @@ fn public_names_are_demanded_where_the_address_means_nothing() {
 }
 
 #[test]
-fn a_servers_files_lie_beside_its_configuration() {
+fn a_servers_files_lie_next_to_its_configuration() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("server.toml");
     std::fs::write(&file, "listen = [\"127.0.0.1:7777\"]\nkey-file = \"sub/k\"\n").unwrap();

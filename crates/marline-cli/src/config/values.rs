@@ -47,7 +47,7 @@ impl<T: Display> Serialize for StringValue<T> {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DurationValue(pub Duration);
 
-/// Ten years.
+/// Longest duration: ten years.
 const MAX_DURATION_MS: u64 = 3_650 * 86_400_000;
 /// Units, of which the last that divides the value is printed. Minutes have two names, because links and experiments
 /// use `min`.
@@ -291,7 +291,7 @@ impl FromStr for PathQuota {
             Some((path, quota)) if !path.is_empty() => (path.to_owned(), quota),
             _ => {
                 return Err(format!(
-                    "path quota {text:?}: write PATH=BYTES, for example lte=10GB,day=15"
+                    "path quota {text:?}: PATH is missing (write PATH=BYTES, for example lte=10GB,day=15)"
                 ));
             }
         };

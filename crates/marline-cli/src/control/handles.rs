@@ -126,7 +126,7 @@ impl Handle for ClientHandle {
     }
 
     fn connections(&self) -> Vec<Connection> {
-        numbered(&self.client.connections(), &self.labels.numbers)
+        number_connections(&self.client.connections(), &self.labels.numbers)
     }
 
     fn paths(&self) -> Vec<Path> {
@@ -225,7 +225,7 @@ impl Handle for ServerHandle {
     }
 
     fn connections(&self) -> Vec<Connection> {
-        numbered(&self.listener.connections(), &self.labels.numbers)
+        number_connections(&self.listener.connections(), &self.labels.numbers)
     }
 
     fn paths(&self) -> Vec<Path> {
@@ -311,7 +311,7 @@ impl Handle for ServerHandle {
 }
 
 /// Returns the connections with their numbers for display.
-fn numbered(all: &[ConnectionInfo], numbers: &ConnectionNumbers) -> Vec<Connection> {
+fn number_connections(all: &[ConnectionInfo], numbers: &ConnectionNumbers) -> Vec<Connection> {
     let ids: Vec<ConnectionId> = all.iter().map(|info| info.id).collect();
     let numbers = numbers.numbers_of(&ids);
     let shown = |(info, number)| Connection { connection: number, ..Connection::from(info) };

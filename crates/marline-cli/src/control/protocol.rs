@@ -20,7 +20,7 @@ pub struct Request {
     /// Returned in the [`Response`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// The command.
+    /// Command to execute.
     #[serde(flatten)]
     pub command: Command,
 }
@@ -81,10 +81,10 @@ pub struct Response {
     /// Number of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// The result.
+    /// Result, if the request succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ok: Option<Answer>,
-    /// The error.
+    /// Error message, if the request failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -283,7 +283,7 @@ pub struct AddressPair {
     pub members: u64,
     /// Smoothed share of lost segments, 0 to 1.
     pub loss: f64,
-    /// Smoothed share of retransmissions, 0 to 1.
+    /// Smoothed share of retransmitted segments, 0 to 1.
     pub retransmissions: f64,
     /// Largest retransmission timeout of the members, including backoff.
     pub rto_us: u64,

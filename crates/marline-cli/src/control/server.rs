@@ -20,7 +20,7 @@ use super::path_names::PathNames;
 use super::protocol::{Answer, Clients, Command, Event, Hello, Request, Response};
 use super::{Handle, socket_path, views};
 
-/// Largest number of concurrent control connections.
+/// Maximum number of concurrent control connections.
 const MAX_PEERS: usize = 32;
 
 /// Longest request line in bytes.
@@ -153,7 +153,7 @@ async fn accept(listener: UnixListener, handle: Arc<dyn Handle>) {
                 });
             }
             Ok(_) => {}
-            // Out of descriptors: wait until some are free.
+            // The process is out of descriptors: wait until some are free.
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
         }
     }

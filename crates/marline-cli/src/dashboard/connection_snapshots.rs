@@ -18,10 +18,10 @@ use crate::control::protocol::{Connection, Path, Subflow};
 use crate::memory;
 use crate::path_summary::{ip, is_on, retransmitted_share, summarize_where};
 
-/// Largest number of connections listed, the busiest first.
+/// Maximum number of connections listed, the busiest first.
 const MAX_LISTED: usize = 100;
 
-/// Largest number of peers that a server shows one by one. Beyond it, the server shows its own addresses.
+/// Maximum number of peers that a server shows one by one. Beyond it, the server shows its own addresses.
 const MAX_PEERS: usize = 8;
 
 /// Minimum delay of delivery beyond a round trip that counts as waiting, in microseconds.
@@ -124,11 +124,11 @@ struct DisplayedPath {
 }
 
 enum LookupKey {
-    /// By the client's list of paths.
+    /// The path of the client's list that contains the subflow.
     Path,
-    /// By the peer's address.
+    /// The subflow's remote address.
     Peer,
-    /// By the local address.
+    /// The subflow's local address.
     Own,
 }
 

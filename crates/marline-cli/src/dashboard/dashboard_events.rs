@@ -22,13 +22,13 @@ use crate::control::Handle;
 use crate::control::path_names::PathNames;
 use crate::control::protocol::Event;
 
-/// Largest number of connections for which decisions are received.
+/// Maximum number of connections for which decisions are received.
 const MAX_WATCHED_CONNECTIONS: usize = 16;
 
-/// Largest number of decisions kept until a delivery gap ends.
+/// Maximum number of decisions kept until a delivery gap ends.
 const MAX_DECISIONS: usize = 256;
 
-/// Interval of checks whether decisions are needed.
+/// Interval between checks whether decisions are needed.
 const DECISION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Rules that react to trouble, in display order, with a description.
@@ -55,7 +55,7 @@ pub(super) struct DashboardEvents {
     dashboard: Dashboard,
     open: OpenConnections,
     names: RefCell<PathNames>,
-    /// Names are not looked up before this time.
+    /// Time before which names are not looked up.
     look_up_at: Cell<Instant>,
     clock: Clock,
     listening: Option<broadcast::Receiver<MonitorEvent>>,

@@ -19,9 +19,9 @@ use crate::control::path_names::PathNames;
 
 /// Interval between messages.
 const MESSAGE_INTERVAL: Duration = Duration::from_millis(200);
-/// Largest number of entries in a message. Further entries are only counted.
+/// Maximum number of entries in a message. Further entries are only counted.
 const MAX_ENTRIES: usize = 2_000;
-/// Entries within this time are merged into one piece.
+/// Time within which contiguous entries are merged into one piece.
 const MERGE_WINDOW_US: u64 = 10_000;
 
 /// Starts to report the traffic of a connection's streams.

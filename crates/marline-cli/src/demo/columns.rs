@@ -1,9 +1,9 @@
 //! Text wrapping of the demo for the width of a terminal.
 
-/// Largest number of characters in a line.
+/// Maximum number of characters in a line.
 pub const COLUMNS: usize = 80;
 
-/// Indentation of continued lines.
+/// Indentation of continuation lines.
 const INDENT: &str = "  ";
 
 /// Wraps a line to at most [`COLUMNS`] characters per line, each with its line break. A longer word, such as the

@@ -8,10 +8,10 @@ use marline_link::DuplexSpec;
 
 use crate::config::policies::{Mode, Side};
 
-/// The WiFi-like link: fast and near, with some loss. Round numbers, not a measurement.
+/// The WiFi-like link: fast, with a short delay and some loss. These are round numbers, not a measurement.
 pub const WIFI: &str = "rate=30M,up.rate=15M,delay=8ms,jitter=uniform:2ms,queue=80ms,loss=0.5%";
 
-/// The LTE-like link: slower and farther, with a deep queue.
+/// The LTE-like link: slower, with a longer delay and a deep queue.
 pub const LTE: &str = "rate=15M,up.rate=6M,delay=30ms,jitter=uniform:4ms,queue=250ms,loss=0.02%";
 
 /// One run of the demo.
@@ -19,7 +19,7 @@ pub const LTE: &str = "rate=15M,up.rate=6M,delay=30ms,jitter=uniform:4ms,queue=2
 pub struct DemoPlan {
     /// Duration of the applications.
     pub run: Duration,
-    /// Seed of links and file.
+    /// Seed for the links and the file.
     pub seed: u64,
     /// The link that fails.
     pub wifi: DuplexSpec,
@@ -38,7 +38,7 @@ pub struct DemoPlan {
 }
 
 impl DemoPlan {
-    /// Echo messages per second.
+    /// Number of echo messages per second.
     pub const ECHOES_PER_S: u32 = 20;
 
     /// Time after the run in which stalled connections may catch up.
@@ -90,7 +90,7 @@ impl Setup {
     }
 }
 
-/// The schedulers of the default mode and of `redundant`.
+/// Schedulers of the default mode and of `redundant`.
 const DEFAULT: &str = Mode::Balanced.policies(Side::Client).0;
 const REDUNDANT: &str = Mode::Redundant.policies(Side::Client).0;
 

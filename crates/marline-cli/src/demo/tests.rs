@@ -162,7 +162,7 @@ fn percentiles_are_ranks_and_no_answer_is_the_worst() {
 }
 
 #[test]
-fn the_table_has_a_row_for_each_way() {
+fn the_table_has_a_row_for_each_variant() {
     let outcomes = [outcome(SETUPS[0], 6_000, None), outcome(SETUPS[2], 250, Some(true))];
     let text = outcome::table(&outcomes);
     let lines: Vec<&str> = text.lines().collect();

@@ -23,7 +23,7 @@ use crate::path_summary::nat64_text;
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(3_300);
 /// Time without an answer after which a refusal reported by the server or a host on the path is believed.
 const REFUSAL_DELAY: Duration = Duration::from_millis(700);
-/// Enough time for an answer of a resolver in the local network.
+/// Time limit for an answer from a resolver in the local network.
 const RESOLVER_WAIT: Duration = Duration::from_millis(500);
 /// Time limit for closing a connection that served only for the check.
 const CLOSING_TIME: marline::time::Duration = marline::time::Duration::from_millis(300);
@@ -274,7 +274,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     let mut stream = match handshake {
         Ok(stream) => stream,
         Err(error) => {
-            let error = OpenError::from_io("TLS with the server", error);
+            let error = OpenError::from_io("TLS handshake with the server failed", error);
             return (vec![failed(KEY, &error)], Some(error));
         }
     };

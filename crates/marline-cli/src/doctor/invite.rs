@@ -1,7 +1,7 @@
 //! Check of an invite, following the steps of a client: name resolution, the handshake on each path over UDP and over
 //! TCP, the server's key, the credential, and the largest segment size.
 //!
-//! All checks run concurrently and within `PATIENCE`. They give a line per check and path, each with a remedy. The
+//! All checks run concurrently and within `PATIENCE`. They yield a line per check and path, each with a remedy. The
 //! verdict on a path is the one that a running client would give: its causes are those of the library (`PathStatus`)
 //! and of the tunnel (`Trouble`). Connections are closed without a request, and neither the invite nor its token is
 //! shown.
@@ -30,7 +30,7 @@ const CLIENT: &str = "client";
 const TIMEOUT: Duration = Duration::from_millis(4_800);
 /// Time after which a name counts as unresolvable.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(1_200);
-/// Largest number of server addresses tried over each path.
+/// Maximum number of server addresses tried over each path.
 const MAX_SERVERS: usize = 8;
 
 /// Findings of the checks.

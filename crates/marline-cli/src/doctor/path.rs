@@ -32,7 +32,7 @@ use super::invite::usable_paths;
 use super::{Finding, FindingStatus};
 pub use responder::{respond, responder};
 
-/// Largest number of segments recorded per connection.
+/// Maximum number of segments recorded per connection.
 const MAX_LOGGED_SEGMENTS: usize = 8_192;
 /// Time limit for all checks on one path.
 const TIMEOUT: Duration = Duration::from_secs(75);
@@ -67,7 +67,7 @@ async fn client(
 ) -> Result<Client, BindError> {
     let mut client = Client::builder();
     client.carrier(Carrier::Raw).path(path.clone());
-    // It is also a result if the connection does not end within the linger time.
+    // A connection that does not end within the linger time is a result, too.
     let linger = Linger::new(marline::time::Duration::from_secs(8));
     client.transport_mut().mptcp(mptcp).dss_checksum(true).linger(linger);
     if let Some(tap) = tap {

@@ -118,7 +118,7 @@ fn firewall() -> Finding {
         }
     };
     match serde_json::from_slice::<Value>(&chains) {
-        Ok(listing) => judge_input_rules(WHAT, &dropping(&listing)),
+        Ok(listing) => judge_input_rules(WHAT, &find_dropping_chains(&listing)),
         Err(error) => Finding::note(WHAT, format!("cannot parse the output of nft: {error}")),
     }
 }
@@ -138,7 +138,7 @@ fn judge_input_rules(what: &'static str, dropping: &[String]) -> Finding {
 }
 
 /// Returns the chains of the input or prerouting hook that drop by default.
-fn dropping(listing: &Value) -> Vec<String> {
+fn find_dropping_chains(listing: &Value) -> Vec<String> {
     let word = |chain: &Value, key: &str| chain[key].as_str().unwrap_or_default().to_owned();
     let entries = listing["nftables"].as_array().map_or(&[][..], Vec::as_slice);
     let chains = entries.iter().filter_map(|entry| entry.get("chain"));
@@ -179,10 +179,13 @@ mod tests {
             chain("open", "input", "accept"),
             {"chain": {"family": "inet", "table": "t", "name": "helper"}},
         ]});
-        assert_eq!(dropping(&listing), ["t in"]);
-        assert_eq!(judge_input_rules("firewall", &dropping(&listing)).status, FindingStatus::Note);
+        assert_eq!(find_dropping_chains(&listing), ["t in"]);
         assert_eq!(
-            judge_input_rules("firewall", &dropping(&json!({}))).status,
+            judge_input_rules("firewall", &find_dropping_chains(&listing)).status,
+            FindingStatus::Note
+        );
+        assert_eq!(
+            judge_input_rules("firewall", &find_dropping_chains(&json!({}))).status,
             FindingStatus::Works
         );
     }

@@ -53,10 +53,16 @@ pub(super) const COUNTERS: [(&str, &str, CountFn); 25] = [
         l.frames_unvalidated
     }),
     ("marline_lane_unknown_total", "Frames for unknown lanes", |l, _| l.unknown),
-    ("marline_udp_from_local_total", "Datagrams from applications, or from targets", |_, u| {
-        u.from_local
-    }),
-    ("marline_udp_to_local_total", "Datagrams to applications, or to targets", |_, u| u.to_local),
+    (
+        "marline_udp_from_local_total",
+        "UDP datagrams from applications (client) or targets (server)",
+        |_, u| u.from_local,
+    ),
+    (
+        "marline_udp_to_local_total",
+        "UDP datagrams to applications (client) or targets (server)",
+        |_, u| u.to_local,
+    ),
     ("marline_udp_sockets_total", "UDP sockets opened for applications", |_, u| u.sockets),
     ("marline_udp_flows_total", "UDP flows opened", |_, u| u.flows),
     ("marline_udp_evicted_total", "Sockets and flows evicted to make room for others", |_, u| {

@@ -12,7 +12,7 @@ use marline_proxy::server::ClientCounts;
 use super::exposition::{Exposition, Labels, format_labels};
 use crate::service_counts::ServiceCounts;
 
-/// Largest number of clients with their own label: those with the most bytes.
+/// Maximum number of clients with their own label: those with the most bytes.
 const MAX_CLIENTS: usize = 256;
 
 const CORE: &str = "marline_core_events_total";

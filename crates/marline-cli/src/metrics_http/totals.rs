@@ -17,13 +17,13 @@ use super::service::{self, write_histogram};
 use crate::control::protocol::{AddressPair, Connection, Path, Subflow};
 use crate::service_counts::ServiceCounts;
 
-/// Largest number of distinct values of the label `path`.
+/// Maximum number of distinct values of the label `path`.
 pub const MAX_PATHS: usize = 32;
 
 /// Label of all paths beyond [`MAX_PATHS`].
 const OTHER: &str = "other";
 
-/// Largest number of handshakes timed concurrently.
+/// Maximum number of handshakes timed concurrently.
 const MAX_HANDSHAKES: usize = 8_192;
 
 /// The totals of a process.
@@ -35,9 +35,9 @@ pub struct Totals {
 /// Side of the process, which determines the stable name of a path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The server's address is stable, local ports are not.
+    /// The server's address is stable; local ports are not.
     Client,
-    /// The local address and port are stable, those of clients are not.
+    /// The local address and port are stable; those of clients are not.
     Server,
 }
 
@@ -99,9 +99,11 @@ const COUNTERS: [(&str, &str, CountFn); 7] = [
 /// Gauges per path, summed over its subflows: name, help text, source.
 const GAUGES: [(&str, &str, CountFn); 5] = [
     ("marline_path_subflows", "Subflows", |_| 1),
-    ("marline_path_unreachable_subflows", "Subflows that received nothing since a timeout", |s| {
-        (s.health == PathHealth::Unreachable).into()
-    }),
+    (
+        "marline_path_unreachable_subflows",
+        "Subflows that have received nothing since a timeout",
+        |s| (s.health == PathHealth::Unreachable).into(),
+    ),
     ("marline_path_cwnd_bytes", "Congestion windows", |s| s.cwnd),
     ("marline_path_in_flight_bytes", "Bytes in flight", |s| s.in_flight),
     ("marline_path_rate_bytes_per_second", "Delivery rates", |s| {
@@ -114,8 +116,8 @@ type AddressPairCounter = fn(&AddressPair) -> f64;
 /// Gauges of the path health monitor per address pair: name, help text, source.
 const ADDRESS_PAIRS: [(&str, &str, AddressPairCounter); 5] = [
     ("marline_address_pair_members", "Subflows and plain TCP connections", |n| n.members as f64),
-    ("marline_address_pair_loss_ratio", "Smoothed share of lost segments", |n| n.loss),
-    ("marline_address_pair_retransmission_ratio", "Smoothed share of retransmissions", |n| {
+    ("marline_address_pair_loss_ratio", "Smoothed segment loss ratio", |n| n.loss),
+    ("marline_address_pair_retransmission_ratio", "Smoothed segment retransmission ratio", |n| {
         n.retransmissions
     }),
     ("marline_address_pair_rto_seconds", "Largest retransmission timeout", |n| {
@@ -127,7 +129,7 @@ const ADDRESS_PAIRS: [(&str, &str, AddressPairCounter); 5] = [
 ];
 const DEGRADED_PAIRS: &str = "marline_address_pair_degraded_total";
 const SRTT: &str = "marline_path_srtt_seconds";
-/// 1 for the current state of a path, 0 for the others.
+/// Name of the gauge that is 1 for the current state of a path, and 0 for the other states.
 const STATE: &str = "marline_interface_state";
 const PATH_QUOTA: &str = "marline_path_quota_bytes";
 const PATH_QUOTA_USED: &str = "marline_path_quota_used_bytes";
@@ -164,8 +166,8 @@ impl Totals {
         counted.describe_counter(OPENED, "Connections opened since the process started");
         counted.describe_gauge(OPEN, "Open connections");
         counted.describe_gauge(FALLBACK, "Connections that run as plain TCP");
-        counted.describe_counter(WRITTEN, "Bytes applications wrote");
-        counted.describe_counter(READ, "Bytes applications read");
+        counted.describe_counter(WRITTEN, "Bytes written by applications");
+        counted.describe_counter(READ, "Bytes read by applications");
         counted.describe_gauge(datagrams::LANES, "Open lanes for datagrams");
         for (name, meaning, _) in datagrams::COUNTERS {
             counted.describe_counter(name, meaning);

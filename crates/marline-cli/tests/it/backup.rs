@@ -65,7 +65,7 @@ fn a_server_restored_from_its_files_keeps_invites_and_usage() {
 }
 
 #[test]
-fn a_client_moves_to_a_server_with_another_key_and_its_open_stream_goes_on() {
+fn a_client_moves_to_a_server_with_another_key_and_its_open_stream_continues() {
     let _others = support::among_others();
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let old = start_server(dir.path(), &LOOPBACK);

@@ -198,7 +198,7 @@ fn completions_and_manual_pages_know_every_subcommand() {
 }
 
 #[test]
-fn a_qr_code_is_shown_only_when_asked_for_and_stands_behind_the_invite() {
+fn a_qr_code_is_shown_only_when_asked_for_and_follows_the_invite() {
     let dir = tempfile::tempdir().unwrap();
     let plain = init(dir.path());
     assert!(!plain.contains('█'), "{plain}");

@@ -112,8 +112,8 @@ fn download(dir: &Path, options: &str) -> Hole {
 }
 
 #[test]
-fn a_download_goes_on_over_lte_although_wifi_dies() {
-    let _alone = support::alone();
+fn a_download_continues_over_lte_although_wifi_dies() {
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&[]) {
         return;
     }

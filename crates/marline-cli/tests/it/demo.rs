@@ -5,7 +5,7 @@ use std::process::Command;
 
 #[test]
 fn the_demo_ends_well_and_its_files_are_intact() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let directory = tempfile::tempdir().expect("directory");
     let json = directory.path().join("demo.json");
     let output = Command::new(env!("CARGO_BIN_EXE_marline"))

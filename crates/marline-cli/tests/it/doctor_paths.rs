@@ -145,7 +145,7 @@ const BOXES: &[(&str, &[&str])] = &[
 
 #[test]
 fn each_box_is_named_and_bytes_are_right_or_an_error_is_said() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !need::root() || need::program("ip").is_none() || !Path::new("/dev/net/tun").exists() {
         return;
     }

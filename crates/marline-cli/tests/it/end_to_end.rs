@@ -129,7 +129,7 @@ fn size() -> u64 {
 }
 
 #[test]
-fn curl_both_ways_over_two_links_one_of_which_dies_and_returns() {
+fn curl_in_both_directions_over_two_links_one_of_which_dies_and_returns() {
     let _others = support::among_others();
     let Some(_) = need::program("curl") else { return };
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
 //! Endurance tests: churn, many streams, and abrupt ends. Small versions run with all tests, and `cargo xtask
-//! endurance` runs the large ones and prints their figures (docs/research/endurance.md). Needs root.
+//! endurance` runs the large ones and prints their results (docs/research/endurance.md). Needs root.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -136,14 +136,14 @@ fn churn(connections: u64) {
 
 #[test]
 fn a_front_survives_churn() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     churn(1_000);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo xtask endurance"]
 fn a_front_survives_two_hundred_thousand_connections() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     churn(200_000);
 }
 
@@ -356,7 +356,7 @@ const PER_STREAM_KIB: u64 = 48;
 
 #[test]
 fn the_proxy_carries_many_streams_and_gives_their_memory_back() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     // The memory released after a flood must exceed the memory that is always kept.
     streams(800, 2, Duration::ZERO);
 }
@@ -376,28 +376,28 @@ fn streams_again(count: usize, rounds: usize) {
 
 #[test]
 fn streams_opened_again_within_time_wait_are_as_good_as_the_first() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     streams_again(500, 4);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo xtask endurance"]
 fn ten_thousand_streams_opened_again_within_time_wait_are_as_good_as_the_first() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     streams_again(10_000, 3);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo xtask endurance"]
 fn the_proxy_carries_ten_thousand_streams() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     streams(10_000, 1, Duration::ZERO);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo xtask endurance"]
 fn memory_does_not_grow_from_round_to_round() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     // The minute of TIME-WAIT, and some seconds until free pages are released. Otherwise the next round would start
     // with memory of the last one.
     streams(2_000, 5, Duration::from_secs(75));

@@ -255,7 +255,7 @@ fn read_captures(dir: &Path, server: Server) {
 
 #[test]
 fn out_of_wifi_and_back_with_a_server_of_ours() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if two_uplinks::possible(&[]) {
         let dir = tempfile::tempdir().expect("directory");
         run_outage(dir.path(), Server::Ours);
@@ -264,7 +264,7 @@ fn out_of_wifi_and_back_with_a_server_of_ours() {
 
 #[test]
 fn out_of_wifi_and_back_with_the_kernels_server() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&["mptcpize"]) {
         return;
     }

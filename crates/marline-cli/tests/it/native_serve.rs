@@ -109,7 +109,7 @@ fn iperf3(testbed: &Testbed, way: &str) -> u64 {
 }
 
 #[test]
-fn iperf3_both_ways() {
+fn iperf3_in_both_directions() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut testbed) = testbed(dir.path(), &["iperf3"]) else { return };

@@ -296,7 +296,7 @@ fn talking(dir: &Path, name: &str, settings: Settings, links: [&str; 2]) -> (Two
 
 #[test]
 fn echoes_are_back_on_wifi_soon_after_it_was_silent() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&[]) {
         return;
     }
@@ -306,7 +306,7 @@ fn echoes_are_back_on_wifi_soon_after_it_was_silent() {
 
 #[test]
 fn echoes_are_back_on_wifi_through_a_server_of_four_shards() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&[]) {
         return;
     }
@@ -316,8 +316,8 @@ fn echoes_are_back_on_wifi_through_a_server_of_four_shards() {
 
 /// The system's TCP retransmits its data, a full segment per second, so its connections are closed early.
 #[test]
-fn echoes_are_back_on_wifi_by_tcp() {
-    let _alone = support::alone();
+fn echoes_are_back_on_wifi_over_tcp() {
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&[]) {
         return;
     }
@@ -329,7 +329,7 @@ fn echoes_are_back_on_wifi_by_tcp() {
 /// limits: `cargo test -p marline-sim --test it satellite -- --nocapture`.
 #[test]
 fn echoes_go_on_by_the_satellite_when_the_fiber_beside_it_dies() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&[]) {
         return;
     }
@@ -353,7 +353,7 @@ fn echoes_go_on_by_the_satellite_when_the_fiber_beside_it_dies() {
 #[test]
 #[ignore = "minutes: cargo xtask nightly returns"]
 fn echoes_are_back_on_wifi_soon_after_any_trouble() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&[]) {
         return;
     }
@@ -366,8 +366,8 @@ fn echoes_are_back_on_wifi_soon_after_any_trouble() {
 
 /// UDP is blocked on WiFi, so that only TCP detects its return.
 #[test]
-fn echoes_are_back_on_wifi_by_tcp_where_udp_is_blocked() {
-    let _alone = support::alone();
+fn echoes_are_back_on_wifi_over_tcp_where_udp_is_blocked() {
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&["nft"]) {
         return;
     }
@@ -401,8 +401,8 @@ fn echoes_are_back_on_wifi_by_tcp_where_udp_is_blocked() {
 /// The connection is given up during the silence, and has to be opened again.
 #[test]
 #[ignore = "minutes: cargo xtask nightly returns"]
-fn echoes_are_back_on_wifi_by_tcp_soon_after_a_long_silence() {
-    let _alone = support::alone();
+fn echoes_are_back_on_wifi_over_tcp_soon_after_a_long_silence() {
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&[]) {
         return;
     }

@@ -97,7 +97,7 @@ fn run(testbed: &mut Testbed, block: &Block, input: &[u8]) {
 
 #[test]
 fn the_page_works_word_for_word() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     for program in ["curl", "ssh", "sshd", "ssh-keygen", "unshare", "nsenter", "ip", "python3"] {
         let Some(_) = need::program(program) else { return };
     }

@@ -245,7 +245,7 @@ fn released() -> PathBuf {
 }
 
 fn together(way: Transport, client: &str, server: &str) {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut world) = World::start(dir.path(), way, client, server) else { return };
     world.carries_everything();

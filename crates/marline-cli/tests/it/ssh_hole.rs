@@ -161,7 +161,7 @@ fn hole(dir: &Path, options: &str) -> (Duration, Duration, f64) {
 
 #[test]
 fn keys_are_echoed_although_wifi_dies() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&["ssh", "sshd", "ssh-keygen"]) {
         return;
     }
@@ -185,7 +185,7 @@ fn keys_are_echoed_although_wifi_dies() {
 #[test]
 fn a_session_is_held_over_ten_upgrades_and_the_death_of_wifi() {
     const UPGRADES: usize = 10;
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&["ssh", "sshd", "ssh-keygen"]) {
         return;
     }
@@ -224,8 +224,8 @@ fn a_session_is_held_over_ten_upgrades_and_the_death_of_wifi() {
 }
 
 #[test]
-fn a_session_by_a_remote_forward_goes_on_although_wifi_dies() {
-    let _alone = support::alone();
+fn a_session_by_a_remote_forward_continues_although_wifi_dies() {
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&["ssh", "sshd", "ssh-keygen"]) {
         return;
     }

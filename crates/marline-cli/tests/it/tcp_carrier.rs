@@ -189,11 +189,11 @@ fn nothing_is_repeated_above_a_tcp_that_repeats() {
     }
 }
 
-/// Figures of docs/results.md.
+/// Measures the numbers in docs/results.md.
 #[test]
 #[ignore = "takes minutes, and the whole machine"]
 fn figures() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if two_uplinks::possible(&["sysctl"]) {
         for (congestion, seed) in [("cubic", 21), ("bbr", 21), ("bbr", 22)] {
             compare(congestion, seed, 1_000, 5_000_000);
@@ -228,12 +228,12 @@ fn quantile(worlds: &[&Vec<u64>], share: f64) -> f64 {
     all[((all.len() - 1) as f64 * share) as usize] as f64
 }
 
-/// Tail of the echoes, which depends on a few lost retransmissions. Therefore over many worlds, with the 95 %
-/// interval of the ratio over them (bootstrap, with the two ways drawn separately).
+/// Tail of the echoes, which depends on a few lost retransmissions. Therefore it is measured over many worlds, with the
+/// 95 % interval of the ratio over them (bootstrap, with the two ways drawn separately).
 #[test]
 #[ignore = "a quarter of an hour"]
 fn tails() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&["sysctl"]) {
         return;
     }

@@ -124,7 +124,7 @@ fn police(world: &World) {
 
 /// Checks that the client detects that TCP is faster, and reports it.
 fn goes_by_tcp_as_that_is_faster(world: &World) {
-    // At the end of the comparison, which may take longer than the transfer.
+    // This is logged at the end of the comparison, which may take longer than the transfer.
     let log = world.testbed.log_with(world.client, "UDP is rate-limited and slower than TCP");
     assert!(!log.contains(TO_TCP), "{log}");
     let status = format!("{NOBODY} marline status --control ./control.sock");
@@ -133,7 +133,7 @@ fn goes_by_tcp_as_that_is_faster(world: &World) {
 }
 
 #[test]
-fn where_udp_is_policed_a_transfer_goes_by_tcp_and_status_says_why() {
+fn where_udp_is_policed_a_transfer_goes_over_tcp_and_status_says_why() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(world) = World::start(dir.path(), "pass", "") else { return };
@@ -246,7 +246,7 @@ fn a_client_that_is_stopped_for_most_of_the_time_does_not_take_that_for_blocked_
 }
 
 #[test]
-fn without_any_udp_streams_and_datagrams_go_by_tcp_and_back_when_it_passes() {
+fn without_any_udp_streams_and_datagrams_go_over_tcp_and_back_when_it_passes() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(world) = World::start(dir.path(), "drop c0 c1", "") else { return };
@@ -268,7 +268,7 @@ fn without_any_udp_streams_and_datagrams_go_by_tcp_and_back_when_it_passes() {
 }
 
 #[test]
-fn where_one_path_drops_udp_it_alone_goes_by_tcp_and_no_stream_is_lost() {
+fn where_one_path_drops_udp_it_alone_goes_over_tcp_and_no_stream_is_lost() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(world) = World::start(dir.path(), "pass", "") else { return };

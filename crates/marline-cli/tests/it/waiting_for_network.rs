@@ -106,7 +106,7 @@ fn a_client_waits_for_a_network_and_works_when_there_is_one() {
 }
 
 #[test]
-fn a_wrong_key_and_a_refused_credential_end_it_at_once() {
+fn a_wrong_key_and_a_refused_credential_end_it_immediately() {
     let _others = support::among_others();
     let Some(mut world) = World::set("wait-refused") else { return };
     world.connect_machine();

@@ -121,7 +121,7 @@ fn warm_smoltcp() -> PlainTcp {
     pair
 }
 
-// An equal transfer with another TCP.
+// The same transfer over smoltcp's TCP.
 #[library_benchmark]
 #[bench::smoltcp_1_megabyte(setup = warm_smoltcp)]
 fn transfer_beside(mut pair: PlainTcp) -> PlainTcp {

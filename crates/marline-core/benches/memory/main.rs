@@ -57,7 +57,7 @@ fn main() {
         },
         Some("shards") => shards(),
         Some("idle") => idle(number(1, 10_000)),
-        Some(other) => panic!("`{other}`: expected bulk, shards or idle"),
+        Some(other) => panic!("unknown benchmark `{other}` (expected bulk, shards or idle)"),
         None => {
             bulk(&[0, 1, 2, 3], ROUNDS, ROUND_MEGABYTES);
             shards();
@@ -68,7 +68,9 @@ fn main() {
 
 fn case(name: &str) -> usize {
     let found = CASES.iter().position(|case| case.0 == name);
-    found.unwrap_or_else(|| panic!("`{name}`: expected one of {:?}", CASES.map(|case| case.0)))
+    found.unwrap_or_else(|| {
+        panic!("unknown case `{name}` (expected one of {:?})", CASES.map(|case| case.0))
+    })
 }
 
 /// One stream from client to server, over either stack.
@@ -152,7 +154,7 @@ fn bulk(cases: &[usize], rounds: usize, megabytes: u64) {
     println!(
         "bulk in memory on one CPU: medians of {rounds} rounds of {megabytes} MB each, per second of \
          CPU time\n{:28} {:>7} {:>10} {:>12} {:>11} {:>10} {:>12}",
-        "", "Gbit/s", "ns/segment", "allocs/seg", "to smoltcp", "to one", "least share"
+        "", "Gbit/s", "ns/segment", "allocs/seg", "vs. smoltcp", "vs. one", "min. share"
     );
     for (at, stream) in cases.iter().zip(&streams) {
         let over = |value: fn(&Round) -> f64| median(measured.iter().map(|r| value(&r[*at])));
@@ -213,14 +215,14 @@ fn shards() {
     }
     let ratio = median(rounds.iter().map(|(alone, both)| both / alone));
     println!(
-        "two shards: {:.1} Gbit/s per second of each one's CPU time, one alone {:.1}, together \
-         {ratio:.2} times as much\nfigure two-shards-to-one {ratio:.2}",
+        "two shards: {:.1} Gbit per second of CPU time each; one alone: {:.1}; together {ratio:.2} \
+         times as much as one\nfigure two-shards-to-one {ratio:.2}",
         median(rounds.iter().map(|(_, both)| both / 2.0)),
         median(rounds.iter().map(|(alone, _)| *alone)),
     );
 }
 
-/// Gbit/s per second of CPU time of each of `count` shards, which share a path health monitor.
+/// Throughput of each of `count` shards, in Gbit per second of its CPU time. They share a path health monitor.
 fn side_by_side(count: usize) -> Vec<f64> {
     let monitor = PathHealthMonitor::new(PathHealthConfig::prompt());
     let together = Barrier::new(count);

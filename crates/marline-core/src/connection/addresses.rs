@@ -23,7 +23,7 @@ use crate::{ConnectionConfig, FourTuple};
 const LEARNED_IDS: core::ops::RangeInclusive<u8> = 240..=255;
 /// Limit on queued signals. Beyond it the oldest are dropped.
 const MAX_SIGNALS: usize = 64;
-/// Unanswered announcements of an address after which repetition stops.
+/// Number of unanswered announcements of an address after which repetition stops.
 const MAX_ANNOUNCEMENTS: u32 = 8;
 /// Minimum time to wait for an echo, before backoff.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -315,8 +315,8 @@ impl Addresses {
         self.release_if_idle();
     }
 
-    /// Handles an address that the peer announced with a valid HMAC, on a subflow to `port`. Returns the entry if
-    /// it is new and there is room for it, and the entry of id 0 for that address.
+    /// Handles an address that the peer announced with a valid HMAC, on a subflow to `port`. Returns the entry if it is
+    /// new and there is room for it. For the initial subflow's address, returns the entry with id 0.
     pub(super) fn on_announced(
         &mut self,
         on: SubflowId,

@@ -24,7 +24,7 @@ use crate::{CloseReason, ConnectionConfig};
 /// Allowed delay between a peer's TCP ACK and its DATA_ACK: a kernel defers it while the application holds the socket.
 const DATA_ACK_DELAY: Duration = Duration::from_millis(50);
 
-/// Data-level timeouts after which a subflow that acknowledged the data at TCP level is no longer trusted.
+/// Number of data-level timeouts after which a subflow that acknowledged the data at TCP level is no longer trusted.
 const MAX_DATA_RTOS: u32 = 2;
 /// Time for which a writer waits for a subflow that retains too much data but still makes progress. This is a constant
 /// instead of the subflow's timeout because a peer can inflate that timeout.

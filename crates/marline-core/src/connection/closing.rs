@@ -13,15 +13,15 @@ use super::wait::Wait;
 use crate::on_demand::{OnDemand, UnusedState};
 use crate::{CloseReason, Linger};
 
-/// Resets of the last subflow by this side, without progress in between, after which the connection ends.
+/// Number of resets of the last subflow by this side that a connection survives without progress in between.
 const MAX_FUTILE_RESETS: u32 = 5;
 /// Time for subflows to close after the application has released the connection (Linux: 60 s).
 const SUBFLOW_CLOSE_TIME: Duration = Duration::from_secs(60);
-/// Repeats of an unanswered DATA_FIN after which a released connection is given up.
+/// Number of repeats of an unanswered DATA_FIN after which a released connection is given up.
 const MAX_FIN_REPEATS: u32 = 10;
-/// Consecutive unanswered probes on all subflows after which the peer counts as silent.
+/// Number of consecutive unanswered probes on all subflows after which the peer counts as silent.
 const MAX_UNANSWERED_PROBES: u32 = 2;
-/// DATA_FINs after which ACKs without a DATA_ACK are not a coincidence.
+/// Number of DATA_FINs sent, after which ACKs without a DATA_ACK are no longer taken for a coincidence.
 const MIN_FINS_WITHOUT_DATA_ACK: u32 = 4;
 
 /// Time of the next DATA_FIN.

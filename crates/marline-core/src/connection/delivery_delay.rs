@@ -1,7 +1,7 @@
 //! Delivery delay as the application experiences it: from writing to the DATA_ACK.
 //!
-//! Only the end of one write is timed, and after its acknowledgment the end of the next write. This gives a sample
-//! whenever the content of the send buffer was delivered, and for each message of an application that waits for
+//! One write is timed at a time, by its last byte; the next write is timed after that byte is acknowledged. This gives
+//! a sample whenever the content of the send buffer is delivered, and for each message of an application that waits for
 //! answers. The delay includes the time until the acknowledgment and the wait for a window, a path, or a
 //! retransmission.
 

@@ -47,7 +47,7 @@ impl DeliveryWatch {
     ) -> Option<Instant> {
         let next = due.then(|| NonZeroCompactInstant::from_instant(now));
         let before = core::mem::replace(&mut self.0, next)?;
-        // Usually, the wait was short.
+        // The wait is usually short.
         if before.is_within(MIN_DELIVERY_GAP.as_nanos() as u64, now) {
             return None;
         }

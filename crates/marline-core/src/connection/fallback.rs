@@ -13,10 +13,10 @@
 //!
 //! *Agreement of the peer* follows from the order of events. A peer whose mappings were DATA_ACKed knows that both
 //! sides speak Multipath TCP, and does not interpret a missing option as plain TCP. Data without a mapping therefore
-//! leads to plain TCP only before the first DATA_ACK of mapped data was sent, or while possibly none has arrived. A
-//! side that falls back on its own announces this with an infinite mapping on its next data or FIN, and with MP_FAIL
-//! if it has nothing to send or if Multipath TCP may be proven to the peer. A sender that sees ACKs without a
-//! DATA_ACK after its mappings were DATA_ACKed resets that subflow and repeats nothing on it.
+//! leads to plain TCP only before this side has sent its first DATA_ACK of mapped data, or while the peer may not have
+//! received one. A side that falls back on its own announces this with an infinite mapping on its next data or FIN, and
+//! with MP_FAIL if it has nothing to send or if Multipath TCP may be proven to the peer. A sender that sees ACKs
+//! without a DATA_ACK after its mappings were DATA_ACKed resets that subflow and repeats nothing on it.
 
 use marline_policy::{Dsn, Ssn};
 use marline_time::Instant;
@@ -194,7 +194,8 @@ pub(super) struct InfiniteMapping {
     pub(super) point: Point,
 }
 
-/// Repeats answered without acknowledging the infinite mapping's data after which options are assumed not to pass.
+/// Number of repeats that the peer answers without acknowledging the infinite mapping's data, after which options are
+/// assumed not to pass.
 const MIN_ANSWERS: u8 = 2;
 
 /// The infinite mapping that announces a fallback.

@@ -359,7 +359,7 @@ impl Joins<'_> {
         let path = subflow.path();
         let (local, remote) = (path.local.ip(), path.remote);
         let from = self.paths.addresses().find_local(subflow.local_id());
-        // If the local address is also gone, the failure is no evidence about the network.
+        // If the local address is also gone, the failure is not evidence about the network.
         let from = from.filter(|from| from.up)?;
         cx.out.counters.fast_join_fallback += 1;
         match why {

@@ -34,7 +34,7 @@ pub(super) struct KeepaliveDue {
 /// Contribution of a received segment to the stream.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Content {
-    /// First missing byte of the stream after it.
+    /// First missing byte of the stream after this segment.
     pub(super) next: Dsn,
     /// The first missing byte advanced.
     pub(super) moved: bool,

@@ -8,7 +8,7 @@ use marline_policy::{DataRange, Dsn, Mapping, MappingIndex, SubflowId, SubflowSe
 use crate::subflow::SegmentSize;
 
 /// Limit on mappings examined for one decision.
-const RUN: usize = 8;
+const MAX_EXAMINED_MAPPINGS: usize = 8;
 
 #[derive(Copy, Clone, Debug)]
 struct Entry {
@@ -162,7 +162,7 @@ impl MappingTx {
     /// First part of `range` that one set of subflows carried. It may cross mapping boundaries and is long enough for a
     /// segment.
     pub(crate) fn run(&self, range: DataRange) -> Option<Mapping> {
-        let mut parts = self.parts(range).take(RUN);
+        let mut parts = self.parts(range).take(MAX_EXAMINED_MAPPINGS);
         let mut run = parts.next()?;
         let alike =
             |part: &Mapping| (part.carried_by, part.delivered) == (run.carried_by, run.delivered);
@@ -170,7 +170,7 @@ impl MappingTx {
         Some(run)
     }
 
-    /// Index of the entry that contains `at`, or of the end.
+    /// Index of the entry that contains `at`, or the number of entries if there is none.
     fn index_of(&self, at: Dsn) -> usize {
         self.entries.partition_point(|e| e.end <= at)
     }

@@ -28,8 +28,9 @@ enum Release {
     Overdue,
 }
 
-/// Time for which a sender with nothing in flight waits for more than a small part of the peer's window is available:
-/// the retransmission timeout, as for a closed window, within the range that RFC 9293 section 3.8.6.2.1 recommends.
+/// Bounds on the time for which a sender with nothing in flight waits until more than a small part of the peer's window
+/// is available. The time is the retransmission timeout, as for a closed window, within the range that RFC 9293 section
+/// 3.8.6.2.1 recommends.
 const WINDOW_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// Wait for a window that is large enough for a segment.
@@ -130,7 +131,8 @@ impl Nagle {
         self.limits.get_used().is_some_and(|limits| !limits.records.is_empty())
     }
 
-    /// Number of bytes of a segment that starts at `start` that belong to one record; true if a record ends with them.
+    /// For a segment that starts at `start`: the number of its bytes that belong to the first record, and true if that
+    /// record ends with them.
     pub(super) fn bytes_within_record(&self, start: Dsn, len: usize) -> (usize, bool) {
         let Some(Limits { records, .. }) = self.limits.get_used() else { return (len, false) };
         let end = records.iter().find(|end| **end > start);

@@ -22,9 +22,9 @@ use crate::ConnectionConfig;
 
 /// Extensions that this core implements. Others are never offered or granted, regardless of the configuration.
 const IMPLEMENTED: Extensions = Extensions::ALL;
-/// HELLOs without an answer after which the client stops asking.
+/// Number of unanswered HELLOs after which the client stops asking.
 const MAX_HELLOS: u32 = 5;
-/// HELLOs that a server answers: more than a client sends, but too few for an amplification attack.
+/// Maximum number of HELLOs that a server answers: more than a client sends, but too few for an amplification attack.
 const MAX_ANSWERS: u32 = 16;
 /// Minimum interval between two HELLOs.
 const MIN_PAUSE: Duration = Duration::from_millis(200);

@@ -31,8 +31,8 @@ use marline_time::{Duration, Instant};
 use super::repeats::Repeats;
 use crate::on_demand::UnusedState;
 
-/// Number of answers to probes without options, while data with options is not answered, that prove an option black
-/// hole.
+/// Number of answered probes without options that prove an option black hole, if data with options is not answered
+/// meanwhile.
 const MIN_ANSWERS: u32 = 2;
 
 /// Consequences of a retransmission timeout of the first data.

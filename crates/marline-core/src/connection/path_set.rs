@@ -21,14 +21,14 @@ use crate::{
 
 /// Round trip assumed if none was measured.
 const UNKNOWN_RTT: Duration = Duration::from_millis(100);
-/// Time that a peer may take to answer an immediate request.
+/// Time that a peer may take to answer a segment that requires an immediate answer.
 const ANSWER_DELAY: Duration = Duration::from_millis(25);
 /// Maximum number of address pairs whose totals are kept after their subflows ended.
 const MAX_KEPT_TOTALS: usize = 32;
 /// Largest number of subflows in a set.
 const MAX_SUBFLOWS: usize = 32;
 
-/// The subflows of a connection.
+/// The paths of a connection: a slot for the subflow on each, and the addresses of both sides.
 #[derive(Debug)]
 pub(super) struct PathSet {
     slots: Box<[Option<Box<SubflowContext>>]>,

@@ -18,7 +18,7 @@
 //! - The value reported by the peer is bounded by a floor and a ceiling.
 //!
 //! *The faster variant* ([`probing`](crate::ReceiveTimer::probing)). Half a second is necessary if silence is the only
-//! evidence: a shorter timer would wake the cellular radio at each pause of the sender's loss recovery. But silence can
+//! evidence: a shorter timer would wake the cellular radio at each pause in the sender's loss recovery. But silence can
 //! be probed. After a pause that is long for this flow (twice the longest pause between arrivals in the last seconds,
 //! and longer than a round trip can be) the client sends an empty segment that every TCP answers immediately. Any
 //! segment received ends the suspicion; three unanswered probes prove the path dead, after 200 ms on a short path. The

@@ -1,6 +1,6 @@
 //! Receiver probes: a client that waits for data checks whether its peer is still there.
 //!
-//! *Problem.* A pure receiver sends nothing so it does not learn that its peer is gone: a restarted server does not
+//! *Problem.* A pure receiver sends nothing, so it does not learn that its peer is gone: a restarted server does not
 //! know the connection, and would answer any segment with a RST (RESET on the UDP carrier). TCP detects this only by
 //! keepalives after two hours.
 //!

@@ -17,7 +17,8 @@ pub(super) fn carries(segment: &TcpSegment<'_>) -> bool {
     !segment.payload.is_empty() || segment.header.flags.contains(TcpFlags::FIN)
 }
 
-/// True if the reason is an unknown token. Only the peer sends it, not a middlebox that resets connections.
+/// True if the reason is an unknown token. Only the peer gives this reason; a middlebox that resets connections does
+/// not.
 pub(super) const fn reports_unknown_token(word: MpTcpRst) -> bool {
     word.reason == reason::MPTCP_ERROR && !word.transient
 }

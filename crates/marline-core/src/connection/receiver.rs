@@ -33,11 +33,11 @@ use crate::on_demand::OnDemand;
 use crate::tables::chunks::ChunkSource;
 use crate::{BufferTuning, ConnectionConfig, Limits, MemoryAccount};
 
-/// Number of bytes of the largest receive window per mapping that a connection may keep.
+/// A connection may keep one mapping for this many bytes of its largest receive window.
 const BYTES_PER_MAPPING: u64 = 128;
 /// Step by which the limit on a subflow is raised.
 const MAPPING_LIMIT_STEP: usize = 256;
-/// Bytes kept after they were read: the range of a repair.
+/// Number of bytes kept after they were read: the range of a repair.
 const HISTORY_BYTES: u64 = u16::MAX as u64;
 
 /// Received state of one subflow.

@@ -1,4 +1,4 @@
-//! Replay guard of Fast JOIN: accepted SYNs of the peer, and a limit on invalid ones.
+//! Replay guard of Fast JOIN: accepted SYNs from the peer, and a limit on invalid ones.
 //!
 //! docs/decisions/opening.md explains each check. In short: the HMAC covers the whole SYN, a SYN is accepted once
 //! (from any address), it must be recent, and no data is sent to a peer before its address is validated.

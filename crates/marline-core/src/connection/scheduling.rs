@@ -1,8 +1,8 @@
 //! Scheduling step: a decision is requested from the scheduler, validated, and kept until it is
 //! applied.
 //!
-//! The scheduler names a range and a subflow. This code checks that the range is data that may be sent there. A
-//! wrong answer is a bug of the policy: an assertion in debug builds, a `Wait` otherwise.
+//! The scheduler names a range and a subflow. This code checks that the range is data that may be sent there. A wrong
+//! answer is a bug in the policy: an assertion in debug builds, a `Wait` otherwise.
 
 use marline_policy::{
     DataRange, Decision, Dsn, MappingIndex as _, Reason, Reinjection, ReinjectionCause, Scheduler,
@@ -15,7 +15,7 @@ use super::sender::{Constraints, Sender};
 use crate::on_demand::OnDemand;
 use crate::tables::scheduler_scratch::SchedulerScratch;
 
-/// Queued reinjections that are examined before new data.
+/// Maximum number of queued reinjections that are examined before new data.
 const LOOK_AHEAD: usize = 8;
 
 /// A validated decision: the next data and its subflow.
@@ -92,7 +92,7 @@ impl Scheduling {
         }
     }
 
-    /// Records the reasons of decisions until they are taken.
+    /// Records the reasons for decisions until they are taken.
     pub(super) fn record_reasons(&mut self) {
         self.scratch.reasons = Some(Vec::new());
     }

@@ -18,13 +18,13 @@ use marline_wire::mptcp::{
 };
 use marline_wire::{Checksum, FastOpenOption, TCP_HEADER_LEN, TcpOptions, dss_checksum};
 
-/// Transmissions of a segment on one subflow that may carry MP_IDLE.
+/// Maximum number of transmissions of a segment on one subflow that carry MP_IDLE.
 const MARKED_TRANSMISSIONS: u16 = 2;
 
 /// Layout of a data segment, before its payload is known.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Frame {
-    /// Size of header and options, in bytes.
+    /// Size of the header and its options, in bytes.
     pub(super) overhead: usize,
     /// Room for payload in bytes.
     pub(super) room: usize,
@@ -271,7 +271,7 @@ impl SegmentBuilder<'_> {
         Frame { room, ..frame }
     }
 
-    /// Size in bytes of header and options of a data segment with MP_IDLE; `None` if there is no room for it.
+    /// Size in bytes of the header and options of a data segment with MP_IDLE; `None` if there is no room for it.
     pub(super) fn marked_overhead(
         &self,
         subflow: &SubflowContext,

@@ -28,7 +28,7 @@ const MAX_SEGMENT_LIFETIME: Duration = Duration::from_secs(120);
 pub(super) enum Mode {
     /// Offered or expected; the first subflow's handshake decides.
     Offered,
-    /// Multipath TCP. `confirmed` once the peer proved it with a DSS: joins are then allowed.
+    /// Multipath TCP. `confirmed` once the peer has proved it with a DSS: joins are then allowed.
     Multipath { confirmed: bool },
     /// Plain TCP on the one subflow. Our positions map one to one, starting at `tx`.
     Plain { reason: Option<FallbackReason>, tx: Point },
@@ -272,7 +272,7 @@ impl Session {
         self.fallback.is_contradicted()
     }
 
-    /// True if data after the fallback was sent, with the infinite mapping. `next` is the first position not sent.
+    /// True if data has been sent since the fallback, with the infinite mapping. `next` is the first position not sent.
     pub(super) fn has_sent_plain(&self, next: Ssn) -> bool {
         self.fallback.is_announced()
             && !self.fallback.is_before_fallback(Ssn(next.0.saturating_sub(1)))

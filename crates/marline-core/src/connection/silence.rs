@@ -167,8 +167,8 @@ impl Silence<'_> {
         }
     }
 
-    /// Updates the download watch after a segment. `before` is the first missing byte before it. Returns true if
-    /// the receive timer needs the peer's retransmission timeout.
+    /// Updates the download watch after a segment. `before` is the first byte that was missing when the segment
+    /// arrived. Returns true if the receive timer needs the peer's retransmission timeout.
     pub(super) fn watch_download(
         &mut self,
         cx: &mut Context<'_>,

@@ -19,11 +19,11 @@ use crate::{SubflowLocation, SubflowState};
 /// Time for which a subflow that we closed stays half-closed without data from the peer (Linux: `tcp_fin_timeout`, 60
 /// s).
 const HALF_CLOSED: Duration = Duration::from_secs(60);
-/// Unanswered third ACKs after which a join is given up.
+/// Number of unanswered third ACKs after which a join is given up.
 const MAX_THIRD_ACKS: u32 = 6;
 /// Minimum time between third ACKs.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(10);
-/// Unanswered MP_FAILs after which the subflow is reset, and limit on answers.
+/// Number of unanswered MP_FAILs after which the subflow is reset, and maximum number of MP_FAILs sent as answers.
 const MAX_MP_FAILS: u32 = 6;
 
 /// Role of the subflow in the connection.
@@ -192,7 +192,7 @@ pub(super) enum ClosingOption {
     None,
     /// MP_TCPRST.
     Reason(MpTcpRst),
-    /// MP_FAIL, because a checksum failed on this side, together with the reason.
+    /// MP_FAIL after a checksum failure on this side, sent with an MP_TCPRST reason.
     Fail(MpFail),
     /// MP_FASTCLOSE: the whole connection ends.
     Fastclose,
@@ -491,7 +491,7 @@ impl SubflowContext {
         }
     }
 
-    /// Sets the reason of the pending RST unless one is set: the first reason is the cause of later ones.
+    /// Sets the reason for the pending RST unless one is set: the first reason is the cause of later ones.
     pub(super) fn add_reset_reason(&mut self, reason: u8) {
         if matches!(self.closing_option(), ClosingOption::None) {
             let reason = MpTcpRst { transient: false, reason };

@@ -7,8 +7,8 @@
 //! - [`Linger::timeout`](crate::Linger) passes without any progress, or a server's shorter timeout for an
 //!   unauthenticated peer that sent a RST;
 //! - only resets are received for [`MAX_RESET_ONLY_TIME`]: the host is up, but does not know the connection. An
-//!   unanswered join restarts that time, since a reset on one path is no evidence about another that is silent. If
-//!   the peer itself reports an unknown token (MP_TCPRST with an MPTCP error, not transient), the wait ends at once.
+//!   unanswered join restarts that time, since a reset on one path says nothing about another that is silent. If the
+//!   peer itself reports an unknown token (MP_TCPRST with an MPTCP error, not transient), the wait ends at once.
 //!
 //! A wait begins when the last subflow is gone, when all remaining ones are silent and two retransmissions of one of
 //! them stay unanswered, or when two consecutive window probes or DATA_FINs, which TCP does not retransmit, stay

@@ -24,7 +24,7 @@ impl Endpoint {
     /// endpoint choose one. Connections that share their configuration (an `Arc`) keep it once.
     ///
     /// # Errors
-    /// If limits are reached, the families differ, or no port is free for this pair of addresses.
+    /// Fails if limits are reached, the families differ, or no port is free for this pair of addresses.
     pub fn connect(
         &mut self,
         now: Instant,

@@ -39,7 +39,7 @@ const SLOT_S: u64 = 16;
 const SLOTS: u8 = 32;
 /// A cookie is valid in its time slot and in this many later ones.
 const VALID_SLOTS: u8 = 3;
-/// Bits of the timestamp that encode options.
+/// Mask of the timestamp bits that encode options, and the values of its fields.
 const OPTION_BITS: u32 = 0x3f;
 const NO_SCALE: u8 = 0xf;
 const SACK: u8 = 0x10;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::{ConnectionId, PendingId, PendingLimits, PendingPeers, Source};
 
-/// No limits, because the endpoint limits the number itself, because a connection opened by a SYN cookie must not evict
+/// No limits: the endpoint limits the number itself, because a connection opened by a SYN cookie must not evict
 /// another.
 const NO_LIMITS: PendingLimits = PendingLimits { total: usize::MAX, per_source: usize::MAX };
 

@@ -14,11 +14,11 @@ use crate::{FourTuple, PacketMeta};
 /// New flow that a segment requests, regardless of existing flows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum SegmentRequest {
-    /// To join the connection with this token.
+    /// A join to the connection with this token.
     ToJoin(u32),
-    /// To open a connection.
+    /// A new connection.
     ToOpen,
-    /// Nothing: the segment concerns an existing flow, or is invalid.
+    /// None: the segment concerns an existing flow, or is invalid.
     Nothing,
 }
 

@@ -42,7 +42,7 @@ impl PathHealthReporter {
     }
 
     /// Returns true if a timeout may be reported now; otherwise schedules the report.
-    fn may_report_trouble(&mut self, now: Instant) -> bool {
+    fn may_report_timeout(&mut self, now: Instant) -> bool {
         let earliest = self.last_visit_at.map_or(now, |at| at + MIN_TROUBLE_INTERVAL);
         if earliest > now {
             self.report_timeouts_at = Some(earliest);
@@ -82,7 +82,7 @@ impl Endpoint {
         let Some(reporter) = &mut self.reporter else { return };
         let changed = reporter.monitor.generation() != reporter.seen;
         let due = reporter.next_timeout().is_some_and(|at| at <= now);
-        let troubled = self.faults.has_troubles() && reporter.may_report_trouble(now);
+        let troubled = self.faults.has_troubles() && reporter.may_report_timeout(now);
         if changed || due || troubled {
             self.sync_path_health(now);
         } else if reporter.period_ends.is_none() {
@@ -161,8 +161,7 @@ impl Endpoint {
         active
     }
 
-    /// Chooses the connections that probe the address pairs on which a probe is due. It is the first member of each
-    /// pair.
+    /// Chooses the connections that probe the address pairs on which a probe is due: the first member of each pair.
     fn choose_probes(&mut self, table: &mut HealthTable) -> Vec<(ConnectionId, AddressPair)> {
         let mut due_probes = Vec::new();
         if !table.is_watching() {

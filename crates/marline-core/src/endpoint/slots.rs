@@ -14,11 +14,11 @@ struct Slot {
     armed: Instant,
     /// The connection is in the endpoint's list of connections that are ready to send.
     queued: bool,
-    /// The connection counts among those of unauthenticated peers that wait for a path.
+    /// The connection counts toward the limit on connections of unauthenticated peers that wait for a path.
     waiting: bool,
     /// The connection counts as half-open.
     half_open: bool,
-    /// The connection counts among those that Fast Open delivered before their third ACK.
+    /// The connection counts toward the limit on connections that Fast Open delivered before their third ACK.
     fast_pending: bool,
 }
 

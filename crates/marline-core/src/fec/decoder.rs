@@ -225,7 +225,7 @@ struct Columns<'a> {
     all: &'a [&'a Equation],
     range: Range<u64>,
     unknowns: Vec<u64>,
-    /// Unknown parts of the sums of the equations used so far, each with the number of its equation.
+    /// For each equation used so far: its number, and the unknown part of its sum.
     rests: Vec<(usize, Vec<u8>)>,
 }
 

@@ -10,7 +10,7 @@ use super::AddressPairInfo;
 use super::average::Average;
 use crate::FourTuple;
 
-/// Limit on remembered interfaces of local addresses.
+/// Maximum number of local addresses whose interfaces are remembered.
 const MAX_INTERFACES: usize = 256;
 
 /// Delay of a wake-up beyond which a wait does not count: the process was suspended, so segments missing during the
@@ -23,7 +23,7 @@ pub(crate) struct MemberActivity {
     pub(crate) members: u64,
     /// Segments that were waiting for repair when the period began, or were marked lost later.
     pub(crate) lost: u64,
-    /// Outstanding segments, and segments lost and repaired.
+    /// Outstanding segments, plus segments that were lost and have been repaired.
     pub(crate) outstanding: u64,
     /// Segments outstanding when the period began, or sent later.
     pub(crate) at_risk: u64,

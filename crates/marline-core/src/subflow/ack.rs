@@ -24,9 +24,9 @@ const RTT_FLOOR: Duration = Duration::from_micros(1);
 const TICK: Duration = Duration::from_nanos(999_999);
 /// Delay after which SACKed data at SND.UNA is considered reneged.
 const RENEGE_DELAY: Duration = Duration::from_millis(10);
-/// Consecutive timeouts after which an answer to earlier segments marks the end of an outage.
+/// Number of consecutive timeouts after which an answer to earlier segments marks the end of an outage.
 const OUTAGE_TIMEOUTS: u32 = 2;
-/// Segments delivered before path MTU probing begins.
+/// Number of segments delivered before path MTU probing begins.
 const PROBE_MTU_AFTER: u64 = 10;
 
 /// The SACK option, unwrapped and checked.
@@ -502,7 +502,7 @@ impl Subflow {
         self.congestion.on_ack(&sample, self.id, &self.group);
         self.set_pace();
         if self.tx.phase == Phase::Open && self.tx.rate.delivered() > PROBE_MTU_AFTER * mss {
-            self.mtu.consider(now);
+            self.mtu.request_probe_if_due(now);
         }
     }
 

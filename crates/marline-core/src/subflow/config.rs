@@ -40,7 +40,7 @@ pub(crate) struct SubflowConfig {
     pub(crate) ack_delay: Duration,
     /// Limits on transmissions of an unanswered SYN or SYN/ACK.
     pub(crate) syn: SynRetries,
-    /// Unanswered retransmission timeouts after which the subflow is dead.
+    /// Number of unanswered retransmission timeouts after which the subflow is dead.
     pub(crate) retries: u32,
     /// Keepalive settings.
     pub(crate) keepalive: Option<Keepalive>,
@@ -62,7 +62,7 @@ pub(crate) struct SubflowConfig {
     pub(crate) outstanding_segments: usize,
     /// Offer or accept timestamps.
     pub(crate) timestamps: bool,
-    /// Evaluate the forecasts of answers.
+    /// Score forecasts of answer times.
     pub(crate) score_forecasts: bool,
 }
 

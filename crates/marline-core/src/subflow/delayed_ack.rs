@@ -18,7 +18,7 @@
 
 use marline_time::{Duration, Instant};
 
-/// Segments acknowledged immediately at the start (Linux's maximum).
+/// Number of segments acknowledged immediately at the start (Linux's maximum).
 const QUICK_ACKS: u8 = 16;
 /// Minimum wait for a second segment.
 const MIN_SEGMENT_WAIT: Duration = Duration::from_millis(5);
@@ -26,9 +26,9 @@ const MIN_SEGMENT_WAIT: Duration = Duration::from_millis(5);
 const MIN_ANSWER_WAIT: Duration = Duration::from_millis(4);
 /// Silence after which the sender restarts from its initial window.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
-/// Full segments that are acknowledged together on a reliable carrier.
+/// Number of full segments that are acknowledged together on a reliable carrier.
 const LAZY_SEGMENTS: u64 = 8;
-/// Consecutive quick answers that indicate a dialog.
+/// Number of consecutive quick answers that indicate a dialog.
 const DIALOG_ANSWERS: u8 = 3;
 
 /// Properties of received data that matter for acknowledgments.
@@ -133,12 +133,12 @@ impl DelayedAck {
         } else if message_end && !dialogue {
             self.owed = true;
         } else {
-            let wait = if message_end { self.short_delay(srtt) } else { self.long(srtt) };
+            let wait = if message_end { self.short_delay(srtt) } else { self.long_delay(srtt) };
             self.set_deadline_at_most(now + wait);
         }
     }
 
-    fn long(&self, srtt: Option<Duration>) -> Duration {
+    fn long_delay(&self, srtt: Option<Duration>) -> Duration {
         srtt.map_or(self.max(), |srtt| (srtt / 2).max(MIN_SEGMENT_WAIT)).min(self.max())
     }
 
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_acknowledged_at_once_unless_the_application_answers() {
+    fn a_message_is_acknowledged_immediately_unless_the_application_answers() {
         let mut ack = past_quick();
         let mut now = Instant::from_millis(100);
         for _ in 0..3 {

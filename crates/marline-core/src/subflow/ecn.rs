@@ -17,7 +17,7 @@ pub(super) struct EcnState {
     /// CE was received, and the sender has not set CWR since then.
     echo: bool,
     /// Our next new data sets CWR.
-    owes_cwr: bool,
+    must_send_cwr: bool,
     /// An echo counts again once SND.UNA is beyond this position.
     reduced_until: Ssn,
 }
@@ -54,7 +54,7 @@ impl EcnState {
             return false;
         }
         self.reduced_until = nxt;
-        self.owes_cwr = true;
+        self.must_send_cwr = true;
         true
     }
 
@@ -63,7 +63,7 @@ impl EcnState {
     pub(super) fn on_reduction(&mut self, nxt: Ssn) {
         if self.negotiated {
             self.reduced_until = nxt;
-            self.owes_cwr = true;
+            self.must_send_cwr = true;
         }
     }
 
@@ -82,7 +82,8 @@ impl EcnState {
         if !self.negotiated {
             return (TcpFlags(0), Ecn::NotEct);
         }
-        let flags = if core::mem::take(&mut self.owes_cwr) { TcpFlags::CWR } else { TcpFlags(0) };
+        let flags =
+            if core::mem::take(&mut self.must_send_cwr) { TcpFlags::CWR } else { TcpFlags(0) };
         (flags, Ecn::Ect0)
     }
 }

@@ -26,7 +26,7 @@ impl Subflow {
         self.next_egress_without_ack(now, room).or_else(|| self.next_ack())
     }
 
-    /// Like [`next_egress`](Self::next_egress) without a pure ACK, for when data is about to carry it.
+    /// Like [`next_egress`](Self::next_egress) without a pure ACK, which the next data will carry.
     pub(crate) fn next_egress_without_ack(
         &mut self,
         now: Instant,

@@ -261,7 +261,7 @@ impl Subflow {
         room && self.state.may_send() && !self.fin_wanted
     }
 
-    /// Handles missing new data for F-RTO: retransmissions continue unless some new data was sent.
+    /// Handles the case that F-RTO has no new data to send. Retransmissions continue unless some new data was sent.
     pub(crate) fn on_no_frto_data(&mut self) {
         if let Frto::WaitForNewData(left) = self.tx.frto {
             self.tx.frto = if left < FRTO_SEGMENTS { Frto::Asked } else { Frto::GaveUp };

@@ -3,7 +3,7 @@
 //! The search starts at the carrier's base size, which passes on every path. Once data flows, one segment of a larger
 //! size is sent as a probe: first the carrier's largest size, because it nearly always passes, then by halving. A
 //! lost probe does not indicate congestion. A single loss is weak evidence about size, so a size counts as too large
-//! after two. Differences below [`STEP`] are not probed.
+//! after two. Differences below [`MIN_STEP_BYTES`] are not probed.
 //!
 //! Two consecutive retransmission timeouts at a probed size may indicate a black hole, so the size falls back to the
 //! base, and the search starts again when the path answers.
@@ -20,9 +20,9 @@ use marline_time::{Duration, Instant};
 
 /// Size differences below this are not probed. It exceeds the difference in option space between two full segments,
 /// so that a probe can always be recognized by its payload.
-const STEP: u16 = 32;
-/// Losses after which a size counts as too large.
-const LOSSES: u8 = 2;
+const MIN_STEP_BYTES: u16 = 32;
+/// Number of losses after which a size counts as too large.
+const MAX_LOSSES: u8 = 2;
 /// Maximum overhead of a carrier in addition to the IP header and the segment: a UDP header and a frame header.
 const MAX_CARRIER_OVERHEAD: u16 = 32;
 /// Smallest IPv4 packet size accepted from a report, as in Linux (`net.ipv4.route.min_pmtu`). A smaller one would be
@@ -35,7 +35,7 @@ const MIN_IPV6_PACKET: u16 = 1_280;
 const FLOOR_BYTES: u16 = MIN_IPV4_PACKET - 20 - MAX_CARRIER_OVERHEAD;
 /// Maximum size of options beyond the smallest header. A segment that is smaller by up to this may be full.
 const LONG_OPTIONS_BYTES: u16 = 80;
-/// Consecutive timeouts up to which a repair is repeated unsplit.
+/// Number of consecutive timeouts up to which a repair is repeated unsplit.
 const MAX_UNSPLIT_REPAIRS: u32 = 3;
 /// Time after which a search that ended below the largest size is repeated (RFC 4821 section 7.7).
 const MTU_SEARCH_INTERVAL: Duration = Duration::from_secs(600);
@@ -163,12 +163,12 @@ impl MtuSearch {
     }
 
     /// Requests a probe if one is due. Call this while data flows without trouble.
-    pub(super) fn consider(&mut self, now: Instant) {
+    pub(super) fn request_probe_if_due(&mut self, now: Instant) {
         if self.in_flight.is_some() || now < self.not_before {
             return;
         }
-        if self.ceiling < self.current.saturating_add(STEP) {
-            if self.max < self.current.saturating_add(STEP) {
+        if self.ceiling < self.current.saturating_add(MIN_STEP_BYTES) {
+            if self.max < self.current.saturating_add(MIN_STEP_BYTES) {
                 self.not_before = Instant::FAR_FUTURE;
                 return;
             }
@@ -206,7 +206,7 @@ impl MtuSearch {
         }
         self.wanted = 0;
         // A segment cut short by the end of data or window proves only its own size.
-        let full = least + u64::from(STEP) > u64::from(size);
+        let full = least + u64::from(MIN_STEP_BYTES) > u64::from(size);
         let size = if full { size } else { least.min(u64::from(size)) as u16 };
         self.in_flight = Some(Box::new((start, end, size)));
         true
@@ -241,7 +241,7 @@ impl MtuSearch {
     pub(super) fn on_lost(&mut self) {
         let Some(probe) = self.in_flight.take() else { return };
         self.losses += 1;
-        if self.losses >= LOSSES {
+        if self.losses >= MAX_LOSSES {
             self.losses = 0;
             self.ceiling = probe.2 - 1;
         }
@@ -252,8 +252,11 @@ impl MtuSearch {
         if self.timed_out == 0 && self.arrived == ArrivedSizes::Full {
             return;
         }
-        let full =
-            if self.timed_out > 0 { self.timed_out } else { self.current.saturating_sub(STEP) };
+        let full = if self.timed_out > 0 {
+            self.timed_out
+        } else {
+            self.current.saturating_sub(MIN_STEP_BYTES)
+        };
         if size >= u64::from(full) {
             (self.timed_out, self.arrived) = (0, ArrivedSizes::Full);
         } else if self.timed_out > 0 && later {
@@ -303,7 +306,7 @@ mod tests {
         let mut probes = 0;
         for i in 0..100_u64 {
             let now = Instant::from_secs(1 + i);
-            mtu.consider(now);
+            mtu.request_probe_if_due(now);
             let size = mtu.next_segment();
             let (start, end) = (Ssn(1 + 10_000 * i), Ssn(1 + 10_000 * i + u64::from(size) - 52));
             if mtu.on_sent(start, end, 32) {
@@ -326,20 +329,20 @@ mod tests {
     #[test]
     fn halving_finds_a_size_close_to_the_limit() {
         let (found, probes) = search(1_232, 8_900, 1_452);
-        assert!(found <= 1_452 && found > 1_452 - STEP, "{found}");
+        assert!(found <= 1_452 && found > 1_452 - MIN_STEP_BYTES, "{found}");
         assert!(probes < 25, "{probes}");
     }
 
     #[test]
     fn a_black_hole_falls_back_and_searches_again() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
-        mtu.consider(Instant::from_secs(1));
+        mtu.request_probe_if_due(Instant::from_secs(1));
         assert!(mtu.on_sent(Ssn(1), Ssn(1 + 1_400), 32));
         assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_401)), Some(1_452));
         assert!(!mtu.on_rto(1, 1_452));
         assert!(mtu.on_rto(2, 1_452));
         assert_eq!((mtu.current(), mtu.repeated_segment(2, false)), (1_232, FLOOR_BYTES));
-        mtu.consider(Instant::from_secs(2));
+        mtu.request_probe_if_due(Instant::from_secs(2));
         assert_eq!(mtu.next_segment(), 1_452);
     }
 
@@ -358,7 +361,7 @@ mod tests {
                 !mtu.on_rto(2, FLOOR_BYTES.into()) && !mtu.on_rto(3, FLOOR_BYTES.into()),
                 "already the minimum"
             );
-            mtu.consider(Instant::from_secs(1));
+            mtu.request_probe_if_due(Instant::from_secs(1));
             assert_eq!(mtu.next_segment(), 1_463, "the loss may have been an outage");
         }
     }
@@ -403,10 +406,10 @@ mod tests {
     #[test]
     fn a_segment_that_ends_early_shows_its_own_size() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
-        mtu.consider(Instant::from_secs(1));
+        mtu.request_probe_if_due(Instant::from_secs(1));
         assert!(mtu.on_sent(Ssn(1), Ssn(1_301), 32), "larger than the confirmed MTU");
         assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_301)), Some(1_332));
-        mtu.consider(Instant::from_secs(2));
+        mtu.request_probe_if_due(Instant::from_secs(2));
         assert_eq!(mtu.next_segment(), 1_452);
     }
 
@@ -414,11 +417,11 @@ mod tests {
     fn network_reports_only_reduce_the_size_within_limits() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
         assert!(mtu.reduce(1_300, 500) && !mtu.reduce(1_400, 500));
-        mtu.consider(Instant::from_secs(1));
+        mtu.request_probe_if_due(Instant::from_secs(1));
         assert!(mtu.next_segment() > 1_232 && mtu.next_segment() <= 1_300);
         mtu.limit(1_000);
         assert!(!mtu.reduce(1_400, 500));
-        mtu.consider(Instant::from_secs(2));
+        mtu.request_probe_if_due(Instant::from_secs(2));
         assert_eq!((mtu.current(), mtu.next_segment()), (1_000, 1_000));
     }
 
@@ -444,13 +447,13 @@ mod tests {
     #[test]
     fn a_forged_mtu_limit_is_retried_after_ten_minutes() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
-        mtu.consider(Instant::from_secs(1));
+        mtu.request_probe_if_due(Instant::from_secs(1));
         assert!(mtu.on_sent(Ssn(1), Ssn(1 + 1_400), 32));
         assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_401)), Some(1_452));
         assert!(mtu.reduce(1_232, 500));
         let mut probed_at = None;
         for s in 2..700 {
-            mtu.consider(Instant::from_secs(s));
+            mtu.request_probe_if_due(Instant::from_secs(s));
             if mtu.next_segment() > mtu.current() {
                 assert_eq!(mtu.next_segment(), 1_452);
                 probed_at = Some(s);
@@ -466,7 +469,7 @@ mod tests {
     fn the_peers_limit_holds() {
         let mut mtu = MtuSearch::new(1_232, 1_452);
         mtu.limit(1_000);
-        mtu.consider(Instant::from_secs(1));
+        mtu.request_probe_if_due(Instant::from_secs(1));
         assert_eq!((mtu.current(), mtu.next_segment()), (1_000, 1_000));
     }
 }

@@ -13,7 +13,7 @@ use marline_time::{Duration, Instant, Rate};
 const BURST_NANOS: u64 = 1_000_000;
 /// Minimum size of a burst in segments.
 const BURST_SEGMENTS: u64 = 2;
-/// Fraction bits of the cost per byte.
+/// Number of fraction bits in the cost per byte.
 const SHIFT: u32 = 16;
 /// The arithmetic saturates beyond this SRTT.
 const MAX_SRTT_NANOS: u64 = 1 << 40;

@@ -1,4 +1,4 @@
-//! Report of a subflow to the path health monitor, in segments instead of bytes, because losses are counted in
+//! Report from a subflow to the path health monitor, in segments instead of bytes, because losses are counted in
 //! segments.
 
 use marline_time::Duration;

@@ -11,7 +11,7 @@ use crate::SubflowState;
 pub(super) const HEADER_BYTES: usize = 20;
 /// Size of a padded timestamps option, in bytes.
 pub(super) const TIMESTAMP_OPTION_BYTES: usize = 12;
-/// Additional option bytes of a full Multipath TCP segment (DSS with mapping and DATA_ACK).
+/// Number of additional option bytes in a full Multipath TCP segment (DSS with mapping and DATA_ACK).
 pub(super) const DSS_OPTION_BYTES: usize = 20;
 
 impl Subflow {

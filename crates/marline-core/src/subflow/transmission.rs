@@ -96,7 +96,7 @@ pub(super) struct Transmission {
     pub(super) recovery_point: Ssn,
     pub(super) rtt: RttEstimator,
     pub(super) forecaster: Forecaster,
-    /// Scores the forecasts, if that is enabled.
+    /// Scores the forecasts of answer times, if that is enabled.
     pub(super) scorer: Option<Box<Scorer>>,
     pub(super) rto: RtoTimer,
     pub(super) prr: OnDemand<Prr>,

@@ -55,7 +55,7 @@ pub(crate) enum Egress {
 }
 
 /// A segment that only probes or answers a probe. It does not replace a pending ACK, and acknowledges only the SYN:
-/// an acknowledgment of data without options would mean that options do not pass.
+/// acknowledging data without options would signal that a middlebox strips them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PlainSegment {
     /// A segment one octet before SND.UNA, which the peer must answer with an ACK.
@@ -162,7 +162,7 @@ pub(crate) struct TroubleStats {
     pub(crate) rtos: u32,
     /// Tail loss probes.
     pub(crate) probes: u32,
-    /// Reductions undone.
+    /// Window reductions undone as spurious.
     pub(crate) undone: u32,
     /// Reordering distance in segments.
     pub(crate) reordering: u32,

@@ -284,7 +284,7 @@ impl Chunks {
         position.max(number * CHUNK + end)
     }
 
-    /// Writes `bytes` at `position`, and creates chunks as needed. Writing to a released position is a bug of the
+    /// Writes `bytes` at `position`, and creates chunks as needed. Writing to a released position is a bug in the
     /// caller and has no effect.
     pub(crate) fn write(&mut self, position: u64, mut bytes: &[u8]) {
         debug_assert!(position >= self.released);

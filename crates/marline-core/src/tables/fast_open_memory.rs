@@ -23,7 +23,7 @@ use crate::{FastOpen, PathAddresses};
 const MAX_ENTRIES: usize = 256;
 /// Number of consecutive SYNs answered only after a repeat without Fast Open that indicates a middlebox.
 const MIN_CONSECUTIVE_LOSSES: u8 = 2;
-/// Time for which Fast Open is then avoided on the pair.
+/// Time for which Fast Open is avoided on a pair with such a middlebox.
 const AVOID_TIME: Duration = Duration::from_secs(3_600);
 
 /// Form of the next request.
@@ -43,7 +43,7 @@ enum RequestForm {
 struct Entry {
     path: PathAddresses,
     cookie: Option<FastOpenOption>,
-    /// Payload per segment of the server, in bytes, from its last answer with Fast Open.
+    /// Payload of a full segment to the server, in bytes, from its last answer with Fast Open.
     mss: u16,
     /// True if the server supports Multipath TCP on any port; `None` if it was never offered.
     multipath: Option<bool>,
@@ -74,7 +74,7 @@ pub(crate) fn syn_room(ours: usize, mss: u16) -> usize {
 /// Answer to a SYN with Fast Open.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Answer {
-    /// Payload per segment of the server, in bytes, from its MSS option.
+    /// Payload of a full segment to the server, in bytes, from its MSS option.
     pub(crate) mss: u16,
     /// Cookie in the answer, if one was requested or sent.
     pub(crate) cookie: Option<FastOpenOption>,

@@ -15,7 +15,7 @@ use crate::{EndpointConfig, FourTuple, Shard};
 /// Ephemeral ports: Linux's default range.
 const FIRST_PORT: u16 = 32_768;
 const PORTS: u64 = 28_232;
-/// Random ports tried before an address pair counts as exhausted.
+/// Number of random ports tried before an address pair counts as exhausted.
 const PORT_TRIES: usize = 64;
 
 /// Flows, tokens and ports in use.

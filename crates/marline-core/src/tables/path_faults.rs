@@ -10,7 +10,7 @@ use crate::{FourTuple, PathAddresses};
 
 /// Limit on address pairs with unreported timeouts.
 const MAX_TROUBLES: usize = 64;
-/// Reports of an endpoint's connections to the path health monitor, and its verdicts.
+/// Reports from an endpoint's connections to the path health monitor, and the monitor's verdicts.
 #[derive(Debug, Default)]
 pub(crate) struct PathFaults {
     /// True if there is a path health monitor.

@@ -11,7 +11,7 @@ use crate::on_demand::UnusedState;
 pub(crate) struct SchedulerScratch {
     /// Views of the subflows that carry data, in the current call.
     pub(crate) views: Vec<SubflowView>,
-    /// Reasons of decisions in this call; `None` if they are not recorded.
+    /// Reasons for decisions in this call; `None` if they are not recorded.
     pub(crate) reasons: Option<Vec<Reason>>,
     /// The subflow whose newest segment the scheduler wants repeated.
     pub(crate) repeat_newest: Option<SubflowId>,

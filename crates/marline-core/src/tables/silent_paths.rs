@@ -37,7 +37,7 @@ const WAKE_INTERVAL: Duration = Duration::from_millis(5);
 /// Limit on silent paths. Connections on further paths use their retransmission timers.
 const MAX_PATHS: usize = 4_096;
 
-/// Lowest value in the order of pairs.
+/// Address pair that sorts before all others.
 const FIRST_PATH: PathAddresses = PathAddresses {
     local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),

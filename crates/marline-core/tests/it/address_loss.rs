@@ -90,7 +90,7 @@ fn an_address_that_goes_after_the_third_ack_is_replaced_by_a_join() {
     }
 }
 
-/// Regardless of how the path manager treats a second subflow, or a reserve, while the first one is there.
+/// The path manager may treat a second subflow, or a reserve, in any way while the first one exists.
 #[test]
 fn no_path_manager_closes_the_join_that_replaces_a_lost_address() {
     let registry = marline_algos::Registry::default();
@@ -253,7 +253,7 @@ fn a_plain_connection_that_is_aborted_without_its_address_is_reset_when_that_is_
     assert_eq!(hosts.ends[1].closed, Some(CloseReason::PeerReset));
 }
 
-/// A server does not join, and its client does not know its other address yet.
+/// A server opens no joins, and its client does not know its other address yet.
 #[test]
 fn an_address_of_the_server_that_goes_in_the_first_round_trip() {
     let mut server = config();

@@ -157,7 +157,7 @@ fn an_abort_behind_a_hole_ends_the_peer_too() {
 /// RFC 6528 and 6191: a client that reuses a port immediately does not wait for the TIME-WAIT of the server, which
 /// closed first.
 #[test]
-fn a_port_that_is_used_again_at_once_is_answered_at_once() {
+fn a_port_that_is_used_again_immediately_is_answered_immediately() {
     for timestamps in [false, true] {
         let config = ConnectionConfig { mptcp: false, timestamps, ..config() };
         let accept = endpoint_config(Some(config.clone()));

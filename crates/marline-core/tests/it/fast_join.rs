@@ -129,7 +129,7 @@ fn refused(script: &mut Script, first: &mut Peer, id: ConnectionId, name: &str) 
 }
 
 #[test]
-fn data_with_the_syn_is_there_at_once_and_the_subflow_carries_from_the_third_ack_on() {
+fn data_with_the_syn_is_there_immediately_and_the_subflow_carries_from_the_third_ack_on() {
     let (mut script, first, id) = agreed();
     let claim = claim(OUT, first.next_dsn, b"in a hurry");
     let mut second = claim.send(&mut script, &first, 50_000);

@@ -224,7 +224,7 @@ fn join_follows(script: &mut Script, first: &Peer, id: ConnectionId, data: &[u8]
 type Instead = fn(&Asked, &mut Peer, u64) -> Option<Seg>;
 
 #[test]
-fn refused_or_mangled_it_becomes_an_ordinary_join_at_once() {
+fn refused_or_mangled_it_becomes_an_ordinary_join_immediately() {
     let cases: [(&str, Instead); 6] = [
         ("refused", |asked, second, _| {
             second.expected = second.irs.add(1 + asked.data.len() as u32);
@@ -375,7 +375,7 @@ fn flip_last(p: &mut Packet<'_>) {
     p.seg.options.mptcp = spoiled;
 }
 
-/// Both directions, and a middlebox that interferes with the join; the first path dies permanently.
+/// The first path dies permanently, and a middlebox interferes with the join. Both directions are tested.
 #[test]
 fn a_fast_join_delivers_its_bytes_through_any_middlebox() {
     type Box = fn(&mut Packet<'_>) -> MiddleboxAction;

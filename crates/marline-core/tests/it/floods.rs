@@ -207,7 +207,7 @@ fn quiet(with_ids: bool) -> Measured {
     setup.under(|_| {})
 }
 
-/// Checks the limits on memory and on the share of the transfer that the flood costs.
+/// Checks the limits on memory and on the part of the transfer that is lost to the flood.
 fn assert_bounded(name: &str, with_ids: bool, flooded: Measured, bound: i64) {
     let quiet = quiet(with_ids);
     let (extra, left) = (flooded.peak - quiet.peak, flooded.left - quiet.left);
@@ -243,7 +243,7 @@ fn a_flood_of_syns() {
     }
 }
 
-/// With flow ids the carrier requests cookies, which a flood from a real address has.
+/// With flow ids the carrier requests cookies; a flood from a real address can return them.
 #[test]
 fn a_flood_of_syns_from_one_source_evicts_no_handshake_of_another() {
     let mut endpoint = endpoint_config(Some(config()));
@@ -397,7 +397,7 @@ fn a_connection_that_talks_now_and_then_grows_no_memory() {
     assert!(growth.abs() < 10_000, "{at:?}");
 }
 
-/// A listening endpoint with half of its places for half-open connections in use.
+/// A listening endpoint with half of its slots for half-open connections in use.
 fn pressed() -> Script {
     let mut endpoint = endpoint_config(Some(config()));
     endpoint.limits.syn_queue = 8;

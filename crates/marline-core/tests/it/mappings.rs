@@ -175,12 +175,12 @@ fn a_hole_before_a_large_window_of_segments_resets_nothing() {
 #[test]
 fn mappings_before_and_far_beyond_the_window() {
     let (mut script, mut peer, id) = served(listening(), 4);
-    // Data delivered before: a duplicate, not delivered again.
+    // A mapping of delivered data is a duplicate and is not delivered again.
     for dsn in [-5, -3] {
         let old = mapping(&peer, dsn, 0, 3).payload(b"old");
         peer.send(&mut script, old);
     }
-    // Before the stream's first byte, and beyond all windows: dropped.
+    // Data before the stream's first byte or beyond all windows is dropped.
     for dsn in [-100, -(1 << 40), i64::MIN, 1 << 30, 1 << 62] {
         let far = mapping(&peer, dsn, 0, 3).payload(b"far");
         let had_reset = {
@@ -234,7 +234,7 @@ fn a_data_fin_that_moves_and_data_behind_it() {
     assert_eq!(script.read_all(id), b"last", "no data after the end");
     let mut out = [0; 8];
     assert_eq!(script.run(|e, now| e.read(now, id, &mut out)), Ok(0));
-    // An end before data that is already here is rejected as well.
+    // An end of stream before data that has already arrived is also rejected.
     let (mut script, mut peer, id) = served(listening(), 7);
     peer.send_data(&mut script, b"data");
     peer.inject(&mut script, peer.stamp(fin(peer.next_dsn - 2)));
@@ -412,7 +412,7 @@ fn mappings_at_random() {
 
 /// A native carrier hands over merged segments: one segment far larger than any MSS.
 #[test]
-fn joined_segments_are_taken_whole_and_acknowledged_at_once() {
+fn joined_segments_are_taken_whole_and_acknowledged_immediately() {
     let (mut script, mut peer, id) = served(listening(), 1);
     let joined: Vec<u8> = (0..60_000_u32).map(|i| (i * 7) as u8).collect();
     for _ in 0..20 {

@@ -85,7 +85,7 @@ fn a_lost_data_fin_is_probed_for_before_the_timeout() {
     assert!((40..60).contains(&waits[0]) && (200..260).contains(&waits[1]), "{waits:?} ms");
 }
 
-/// It is unknown which subflow lost it: by turns, one DATA_FIN could hit the losses of each.
+/// It is unknown which subflow lost the DATA_FIN: if subflows took turns, the DATA_FIN could be lost on each.
 #[test]
 fn a_data_fin_goes_first_on_one_subflow_and_again_on_each() {
     let (mut script, _, second) = two_subflows(config());
@@ -230,7 +230,7 @@ fn an_abort_says_fastclose_on_every_subflow() {
     }
 }
 
-/// Its SYN would be repeated for a minute without any use.
+/// The join's SYN would be repeated for a minute without any use.
 #[test]
 fn an_unanswered_join_does_not_outlive_the_connection() {
     let swallow = |p: &mut Packet<'_>| {

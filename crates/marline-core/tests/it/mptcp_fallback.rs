@@ -224,7 +224,7 @@ fn options_vanish_in_mid_stream_and_nothing_else_is_left() {
     }
 }
 
-/// On one of two paths: that one is reset, the other continues.
+/// Options vanish on one of two paths: that subflow is reset, and the other continues.
 #[test]
 fn options_vanish_on_a_joined_subflow() {
     for towards in [Side::A, Side::B] {

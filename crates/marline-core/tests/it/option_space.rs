@@ -130,8 +130,8 @@ fn nothing_beyond_forty_bytes_leaves_and_nothing_is_lost_for_lack_of_room() {
     ] {
         assert!(has(what), "{what}: {:?}", seen.keys());
     }
-    // The announcement arrived although timestamps had no room beside it: every address of the client is joined
-    // with every address of the server, within the limit on slots.
+    // The announcement arrived although there was no room for timestamps next to it: every address of the client is
+    // joined with every address of the server, within the limit on slots.
     let info = pair.endpoint(Side::A).info(client).expect("the connection exists");
     let to_announced = |s: &&marline_core::SubflowInfo| s.path.remote.port() == 8_443;
     let joined = info.subflows.iter().filter(to_announced);

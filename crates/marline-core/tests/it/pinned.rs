@@ -202,7 +202,7 @@ fn join(script: &mut Script, first: &mut Withheld, n: u8) -> Withheld {
 }
 
 #[test]
-fn a_subflow_that_keeps_too_much_is_reset_and_the_other_goes_on() {
+fn a_subflow_that_keeps_too_much_is_reset_and_the_other_continues() {
     for drips in [false, true] {
         let (mut script, mut subflows) = two_subflows();
         let held = rounds(&mut script, &mut subflows, 400, &[true, false], drips);

@@ -278,10 +278,10 @@ fn forgotten(client: ConnectionConfig) -> Option<(u64, CloseReason)> {
     })
 }
 
-/// It answers a probe with a reset, and the next join by reporting an unknown connection: the application gets the
-/// error within ten seconds, on one path and on two.
+/// The peer answers a probe with a reset, and the next join by reporting an unknown connection: the application gets
+/// the error within ten seconds, on one path and on two.
 #[test]
-fn a_receiver_learns_within_ten_seconds_that_its_peer_knows_nothing_any_more() {
+fn a_receiver_detects_a_forgotten_connection_within_ten_seconds() {
     for config in [with_probes(3_600), two_paths(with_probes(3_600))] {
         let (after_ms, why) = forgotten(config).expect("the application was not notified");
         println!("{why} after {after_ms} ms");
@@ -294,7 +294,7 @@ fn a_receiver_learns_within_ten_seconds_that_its_peer_knows_nothing_any_more() {
 
 /// A peer that vanished silently is given up after the time for which a connection is kept.
 #[test]
-fn a_receiver_gives_a_silent_peer_up_in_its_time() {
+fn a_receiver_gives_up_a_silent_peer_after_linger() {
     let (mut script, mut peer) = client(with_probes(60));
     burst(&mut script, &mut peer);
     let ended = (0..600).find_map(|second| {

@@ -17,7 +17,7 @@ fn one_path() -> Scene {
     Scene::new("one path", 1, false)
 }
 
-/// With every order of arrival, instead of reordering only as a fault.
+/// One path with every order of arrival, instead of reordering only as a fault.
 fn any_order() -> Scene {
     Scene { name: "any order", ..one_path() }.with_order(Order::Any)
 }
@@ -46,7 +46,7 @@ const TWO_ANSWERS: [Step; 3] = [
     (Trigger::Received(2_300), Action::Shutdown),
 ];
 
-/// With DSS checksums.
+/// One path, with DSS checksums.
 fn checksums() -> Scene {
     Scene::with("checksums", 1, false, |config| config.dss_checksum = true)
 }
@@ -56,12 +56,12 @@ fn two_paths() -> Scene {
     Scene::new("two paths", 2, false)
 }
 
-/// On a carrier like UDP: flows have ids, and middleboxes do not see options.
+/// Two paths on a carrier like UDP: flows have ids, and middleboxes do not see options.
 fn flow_ids() -> Scene {
     Scene::new("flow ids", 2, true)
 }
 
-/// Two segments each way after the join, one on each path: data lost with a path is sent on the other.
+/// Two segments each way after the join, one on each path: data lost when a path fails is sent on the other.
 fn reinjection() -> Scene {
     let by_turns = Registry::default().scheduler("round-robin,segments=1").expect("a scheduler");
     Scene::with("reinjection", 2, false, |config| config.policies.scheduler = by_turns.clone())
@@ -204,7 +204,7 @@ fn a_join_beside_data_and_close_with_any_fault() {
 #[test]
 fn an_abort_is_reported_as_such_with_any_fault() {
     walk_all(&abort_at_once(), 2);
-    // All of them end the same way.
+    // All of these worlds end the same way.
     let report = walk(&abort(), 1, &mut |_| false);
     assert!(report.complete && report.ends > 1_000, "{report:?}");
 }
@@ -243,7 +243,7 @@ const FIXED: [(&str, &str); 14] = [
     ("join first", "d0 d0 d0 l0"),
     // the server falls back after it has reset the join that carried the bytes before: wrong bytes
     ("reinjection", "d0 d0 d0 d0 d0 d0 d1 d1 d1 d1 d0 s0 d0 s0"),
-    // the client falls back and resets a join that the server has established: an error where the join would do
+    // the client falls back and resets a join that the server has established: an error although the join would suffice
     ("two paths", "d0 d0 d0 d1 d1 d1 d1 p0 d0 d1 d1 d3"),
     ("announced", "d0 d0 d0 d1 d1 d2 p0 d0 d1 d1 d1 d2 l2"),
     // the server repeats an infinite mapping that never passes, and nothing makes its peer answer: both end in an error

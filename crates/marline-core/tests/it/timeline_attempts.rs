@@ -40,7 +40,7 @@ fn with_key() -> Seg {
     syn_ack().mptcp(MptcpOption::Capable(capable(form)))
 }
 
-/// Segments sent within this time without further input, each with the milliseconds since now.
+/// Returns the segments sent within this time without further input, each with the milliseconds since now.
 fn sends(line: &mut Subflows, within_ms: u64) -> Vec<(u64, String)> {
     let (mut said, mut passed) = (Vec::new(), 0);
     while let Some(after) = line.wait_for_send(within_ms - passed) {
@@ -266,7 +266,7 @@ fn an_address_that_comes_up_is_tried() {
 }
 
 #[test]
-fn an_address_that_goes_makes_the_next_one_go_at_once() {
+fn an_address_that_goes_makes_the_next_one_go_immediately() {
     let mut line = calling(&[address(2, false)]);
     line.wait(10);
     let gone = LocalAddress { up: false, ..address(0, false) };

@@ -180,7 +180,7 @@ fn a_fin_waits_for_the_data_before_it_and_backs_off_like_data() {
 }
 
 #[test]
-fn an_abort_resets_at_once_with_data_in_flight_or_unread() {
+fn an_abort_resets_immediately_with_data_in_flight_or_unread() {
     let mut line = served();
     line.write(3_000);
     let _ = line.sent();

@@ -285,7 +285,7 @@ fn data_merged_without_its_mapping_is_resent_and_ends_nothing() {
     }
 }
 
-/// The same case, with the rest behind a gap.
+/// Like the previous test, with the rest behind a gap.
 #[test]
 fn unmapped_data_behind_a_hole_is_skipped_once_it_is_filled() {
     let mut line = proven(false);

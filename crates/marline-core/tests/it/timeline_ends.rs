@@ -49,7 +49,7 @@ fn we_finish_first() {
     assert_eq!(line.sent(), ["a: ack 11 dack8 11"], "TIME-WAIT answers a repeated FIN");
 }
 
-/// The DATA_FIN leaves no room for SACK beside timestamps: out-of-order data is reported by a separate ACK.
+/// The DATA_FIN leaves no room for SACK next to timestamps: out-of-order data is reported by a separate ACK.
 #[test]
 fn a_data_fin_does_not_replace_an_ack_of_out_of_order_data() {
     for timestamps in [false, true] {
@@ -103,7 +103,7 @@ fn a_data_fin_without_an_answer_goes_again_on_the_subflow_that_comes_up() {
 /// All data is acknowledged a round trip after the DATA_FIN, and the DATA_FIN is not: it was lost, regardless of
 /// its timer.
 #[test]
-fn a_data_fin_that_the_last_data_overtook_by_a_round_trip_goes_again_at_once() {
+fn a_data_fin_that_the_last_data_overtook_by_a_round_trip_goes_again_immediately() {
     let mut line = served();
     line.write(3);
     line.shutdown();

@@ -211,7 +211,7 @@ fn an_infinite_mapping_of_the_peer() {
 }
 
 #[test]
-fn an_infinite_mapping_beside_another_subflow_is_ignored() {
+fn an_infinite_mapping_next_to_another_subflow_is_ignored() {
     let mut line = Subflows::served(multipath());
     line.data(0, b"hello");
     let b = line.join(3);
@@ -243,7 +243,7 @@ fn a_damaged_mapping_on_the_only_subflow() {
 }
 
 #[test]
-fn a_damaged_mapping_beside_another_subflow() {
+fn a_damaged_mapping_next_to_another_subflow() {
     let mut line = checked();
     let b = line.join(3);
     damaged(&mut line, b, b"damage");
@@ -373,7 +373,7 @@ fn a_fin_with_the_awaited_infinite_mapping_ends_the_stream() {
     assert_eq!(end, Ok(0), "and that was all");
 }
 
-/// No segment reaches the peer: segments sent within this time, each with the milliseconds since now.
+/// Returns the segments sent within this time, each with the milliseconds since now. No segment reaches the peer.
 fn since_last_rx(line: &mut Subflows, within_ms: u64) -> Vec<String> {
     let (mut said, mut passed) = (Vec::new(), 0);
     while let Some(after) = line.wait_for_send(within_ms - passed) {
@@ -421,7 +421,7 @@ fn a_first_path_that_is_silent_for_a_second_stays_multipath_and_is_joined() {
     assert_eq!(line.fallback(), None);
     line.ack(0);
     assert_eq!(line.sent(), ["b: S join 2"]);
-    // The answer to the segment without options comes later, and has no effect any more.
+    // The answer to the segment without options comes later, and no longer has any effect.
     answer_plainly(&mut line);
     line.write(5);
     assert_eq!(line.sent(), ["a: 6:11 P dack 1 dsn 6+5"]);
@@ -450,7 +450,7 @@ fn a_path_that_answers_twice_without_options_is_plain_by_the_time_of_a_second_ti
     assert_eq!(line.fallback(), Some(FallbackReason::OptionsUnanswered));
 }
 
-/// As on a recovered lossy path.
+/// One answer may be chance, as on a lossy path that has recovered.
 #[test]
 fn one_answer_without_options_does_not_cause_fallback() {
     let mut line = unanswered();
@@ -462,7 +462,7 @@ fn one_answer_without_options_does_not_cause_fallback() {
     assert_eq!((line.sent(), line.fallback()), (vec!["b: S join 2".to_owned()], None));
 }
 
-/// It is unknown if the path is dead or a middlebox drops options both ways.
+/// It is unknown whether the path is dead or a middlebox drops options in both directions.
 #[test]
 fn options_are_given_up_after_six_unanswered_timeouts() {
     let mut line = unanswered();

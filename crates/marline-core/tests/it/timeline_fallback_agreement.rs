@@ -252,7 +252,7 @@ fn a_data_fin_that_is_answered_without_options_ends_the_subflow() {
     assert!((3..=6).contains(&fins), "{fins}");
 }
 
-/// The other side of this case.
+/// The peer falls back on its own and reports this with MP_FAIL.
 #[test]
 fn mp_fail_of_a_peer_that_fell_back_leads_to_plain_tcp_and_is_answered() {
     let mut line = Subflows::served(multipath());

@@ -119,7 +119,7 @@ fn without_the_setting_nothing_of_it_is_seen() {
 }
 
 #[test]
-fn data_that_the_syn_ack_does_not_acknowledge_goes_again_at_once() {
+fn data_that_the_syn_ack_does_not_acknowledge_goes_again_immediately() {
     let mut script = client(&plain());
     let (id, syn) = open(&mut script, plain(), &[b'x'; 500]);
     answer(&mut script, &syn, 1, syn_ack());

@@ -183,7 +183,7 @@ fn a_timeout_within_recovery_is_not_judged() {
 }
 
 #[test]
-fn timestamps_decide_at_once_without_f_rto() {
+fn timestamps_decide_immediately_without_f_rto() {
     for spurious in [false, true] {
         let config = ConnectionConfig { timestamps: true, ..plain() };
         let mut line = Timeline::listening(config);

@@ -87,7 +87,7 @@ fn unanswered(config: ConnectionConfig) -> (Vec<u64>, u64) {
 }
 
 #[test]
-fn a_refusal_ends_it_at_once() {
+fn a_refusal_ends_it_immediately() {
     let mut line = Timeline::calling(plain());
     line.send_at(0, Seg::rst());
     assert_eq!(closed(&mut line), None, "no ACK: any host could have sent it");
@@ -125,7 +125,7 @@ fn a_late_answer_to_a_call_that_was_given_up_draws_a_reset() {
 }
 
 #[test]
-fn without_an_option_of_multipath_tcp_the_call_goes_on_plain() {
+fn without_an_option_of_multipath_tcp_the_call_continues_as_plain_tcp() {
     let mut line = Timeline::calling(ConnectionConfig { mptcp: true, ..plain() });
     line.answer_syn(Seg::syn_ack().mss(MSS));
     let events = line.script.take_events();
@@ -171,7 +171,7 @@ fn unreadable_data_is_refused_once_the_peer_acknowledged_ours() {
 }
 
 #[test]
-fn data_after_our_end_was_acknowledged_is_refused_at_once() {
+fn data_after_our_end_was_acknowledged_is_refused_immediately() {
     let mut line = served();
     let id = line.id();
     line.write(3);

@@ -55,7 +55,7 @@ fn words(of: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_filled_hole_is_acknowledged_at_once_and_leaves_the_sack_list() {
+fn a_filled_hole_is_acknowledged_immediately_and_leaves_the_sack_list() {
     let mut line = served();
     let _ = piece(&mut line, 101);
     let _ = piece(&mut line, 301);
@@ -260,7 +260,7 @@ fn a_sliver_of_window_is_used_only_after_a_while() {
 }
 
 #[test]
-fn half_of_a_window_that_never_held_a_segment_is_used_at_once() {
+fn half_of_a_window_that_never_held_a_segment_is_used_immediately() {
     let mut line = Timeline::listening(plain());
     line.send(Seg::syn().mss(MSS).sack_permitted().window(600));
     assert_eq!(line.sent(), ["S ack"]);

@@ -237,7 +237,7 @@ fn mp_fail_of_unsent_data_is_ignored() {
 }
 
 #[test]
-fn mp_fail_beside_another_subflow_ends_the_one_it_came_on() {
+fn mp_fail_next_to_another_subflow_ends_the_one_it_came_on() {
     let mut line = two();
     line.write(100);
     let sent = line.sent();

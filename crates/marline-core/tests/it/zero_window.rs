@@ -212,7 +212,7 @@ fn a_lost_window_update_is_repeated_before_a_late_probe() {
 
 /// For a peer without further data, a few updates are sent.
 #[test]
-fn a_window_update_is_repeated_five_times_at_most() {
+fn a_window_update_is_repeated_at_most_five_times() {
     let (mut script, mut peer, id) = served(listening(), 1);
     // Fill the offered window and a little more: the last segment is cut.
     let is_closed_for_data = |sent: &[marline_testkit::SentSegment]| {

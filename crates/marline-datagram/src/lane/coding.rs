@@ -1,8 +1,8 @@
 //! Coding of sent frames: groups of frames, and repairs from which a lost frame can be recovered.
 //!
-//! *Problem.* A frame of video is several datagrams. A copy protects only one datagram, while a sum over all of them,
-//! of equal length, protects any one of them. If losses are single packets, as on radio links, repairs achieve as much
-//! as copies of everything, with a quarter of the bytes.
+//! *Problem.* A frame of video is several datagrams. A copy protects one datagram. A sum over all of them is no longer
+//! than one datagram and can replace any of them. If losses are single packets, as on radio links, repairs achieve as
+//! much as copies of everything, with a quarter of the bytes.
 //!
 //! *Solution.* Consecutive frames on a path form a *group* if the policy requests it and they have no copies. It ends
 //! when nothing has been sent for [`PAUSE`], after [`MAX_GROUP_TIME`], with [`MAX_GROUP_FRAMES`] frames, or with a

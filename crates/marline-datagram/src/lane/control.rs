@@ -123,7 +123,7 @@ impl Lane {
             self.push_mtu_notice(at);
         }
         if outcome.answers {
-            self.inbox.push_notice(Notice::Answers(id));
+            self.inbox.push_notice(Notice::Reachable(id));
         }
         if outcome.unreachable {
             self.inbox.push_notice(Notice::Unreachable(id));

@@ -14,7 +14,7 @@ const MAX_WAITING_NOTICES: usize = 256;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
     Unreachable(PathId),
-    Answers(PathId),
+    Reachable(PathId),
     Mtu(PathId, u16),
     KeyLimitNear,
     Forged,
@@ -65,7 +65,7 @@ impl Inbox {
         if let Some(notice) = self.notices.pop_front() {
             return Some(match notice {
                 Notice::Unreachable(path) => Event::PathUnreachable(path),
-                Notice::Answers(path) => Event::PathAnswers(path),
+                Notice::Reachable(path) => Event::PathReachable(path),
                 Notice::Mtu(path, frame_bytes) => Event::PathMtu { path, frame_bytes },
                 Notice::KeyLimitNear => Event::KeyLimitNear,
                 Notice::Forged => Event::Forged,

@@ -35,7 +35,7 @@ impl core::fmt::Display for SendError {
             SendError::QueueFull => f.write_str("the send queue is full"),
             SendError::NoPath => f.write_str("no path is available"),
             SendError::KeyLimitReached => f.write_str("the key usage limit is reached"),
-            SendError::BadFlow => f.write_str("a flow id must be at most 2^62 - 1"),
+            SendError::BadFlow => f.write_str("the flow id exceeds 2^62 - 1"),
         }
     }
 }

@@ -402,7 +402,7 @@ fn a_silent_path_is_reported_once_and_can_answer_again() {
         hand_over(&mut a, at(ms), &back);
         while let Some(event) = a.poll_event() {
             silent += u32::from(event == Event::PathUnreachable(A));
-            answers += u32::from(event == Event::PathAnswers(A));
+            answers += u32::from(event == Event::PathReachable(A));
         }
         came += datagrams(&mut b).len();
     }

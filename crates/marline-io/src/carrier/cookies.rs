@@ -19,7 +19,7 @@ const COOKIE_LIFETIME: Duration = Duration::from_secs(COOKIE_SLOT_S);
 pub(super) struct Cookies(BTreeMap<(u16, SocketAddr), (Cookie, Instant)>);
 
 impl Cookies {
-    /// Stores the cookie of a busy server, which requires it for each flow opened from this socket.
+    /// Stores the cookie from a busy server, which requires it for each flow opened from this socket.
     pub(super) fn store(&mut self, now: Instant, outer: &Outer, cookie: Cookie) {
         let key = (outer.socket, outer.remote);
         if self.0.len() >= CAPACITY && !self.0.contains_key(&key) {
@@ -31,7 +31,7 @@ impl Cookies {
         self.0.insert(key, (cookie, now));
     }
 
-    /// Returns a valid cookie of the server.
+    /// Returns a valid cookie for the server.
     pub(super) fn get(&self, now: Instant, outer: &Outer) -> Option<Cookie> {
         let (cookie, at) = *self.0.get(&(outer.socket, outer.remote))?;
         (now < at + COOKIE_LIFETIME).then_some(cookie)

@@ -89,7 +89,7 @@ impl UdpCarrier {
         None
     }
 
-    /// Creates the flow of a SYN or SYN/ACK of the core.
+    /// Creates the flow for a SYN or SYN/ACK from the core.
     fn open(&mut self, now: Instant, batch: &Transmit) -> bool {
         if !self.make_room(now, Source::of(batch.path.remote.ip())) {
             return false;

@@ -151,7 +151,7 @@ pub enum ReceivedDatagram<'a> {
     Nothing,
 }
 
-/// Framing of a batch of the core.
+/// Framing of a batch from the core.
 #[derive(Copy, Clone, Debug)]
 pub enum FramedBatch {
     /// The headroom in front of each segment is filled; the buffer can be sent as it is.
@@ -169,7 +169,7 @@ pub enum FramedBatch {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CarrierCounters {
-    /// Datagrams that were not valid frames of this version.
+    /// Datagrams received that were not valid frames of this version.
     pub malformed: u64,
     /// First SYNs received.
     pub syns: u64,
@@ -185,7 +185,7 @@ pub struct CarrierCounters {
     pub moves: u64,
     /// Batches withheld because an unvalidated address had reached its limit.
     pub withheld: u64,
-    /// Batches of the core that had no flow or socket.
+    /// Batches from the core that had no flow or socket.
     pub unroutable: u64,
     /// RESET frames sent for unknown ids.
     pub resets: u64,
@@ -215,11 +215,11 @@ pub struct CarrierCounters {
     pub links_refused: u64,
     /// Idle links closed to make room for new ones.
     pub links_evicted: u64,
-    /// Links closed because the data was not valid frames.
+    /// Links closed because they carried invalid frames.
     pub links_malformed: u64,
     /// Links closed because no flow was validated on them in time, or nothing arrived for too long.
     pub links_silent: u64,
-    /// Links closed because the peer took no data for too long.
+    /// Links closed because the peer accepted no data for too long.
     pub links_stalled: u64,
     /// Frames dropped because the queue of their link was full.
     pub link_frames_dropped: u64,
@@ -251,7 +251,7 @@ pub struct UdpCarrier {
     resets: (u32, Instant),
     /// True once another process receives new flows and answers unknown ids.
     has_successor: bool,
-    /// Counter of flows that were created, validated, ended or removed.
+    /// Number of times that a flow was created, validated, ended or removed.
     changes: u64,
     /// Links for new flows.
     preferred: BTreeMap<FlowEnds, u16>,
@@ -331,7 +331,7 @@ impl UdpCarrier {
         self.flows.get(&flow).filter(|flow| flow.validated).map(|flow| flow.outer)
     }
 
-    /// Returns the counter of flows that were created, validated or ended. While it is unchanged,
+    /// Returns the number of times that a flow was created, validated, ended or removed. While it is unchanged,
     /// [`Self::place`] knows the same flows, although a flow may have moved.
     pub const fn changes(&self) -> u64 {
         self.changes

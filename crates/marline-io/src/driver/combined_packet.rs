@@ -349,7 +349,7 @@ mod tests {
         (0..count).map(&mut segment).collect()
     }
 
-    fn whole(group: &Group<'_>, header: &[u8]) -> Vec<u8> {
+    fn join_parts(group: &Group<'_>, header: &[u8]) -> Vec<u8> {
         let (parts, count) = group.parts([&[], header]);
         parts[..count].iter().flat_map(|part| part.to_vec()).collect()
     }
@@ -368,7 +368,7 @@ mod tests {
             let mut header = vec![0; group.headers_len()];
             let (local, remote) = ends(ipv6);
             group.write_finished_header(local, remote, &mut header);
-            let joined = whole(&group, &header);
+            let joined = join_parts(&group, &header);
             assert_eq!(joined.len(), group.segment_len());
             assert!(verify_tcp_checksum(Some(ends(ipv6)), &joined), "{count} of {size}, {last}");
             let payloads = segments.iter().flat_map(|s| &s[header.len()..]).copied();
@@ -376,7 +376,7 @@ mod tests {
             // The header for a network card has only the pseudo-header in its checksum.
             group.write_unfinished_header(local, remote, &mut header);
             let bare = [header[CHECKSUM], header[CHECKSUM + 1]];
-            let unfinished = whole(&group, &header);
+            let unfinished = join_parts(&group, &header);
             let mut finished = unfinished.clone();
             fill_tcp_checksum(Some(ends(ipv6)), &mut finished);
             assert!(verify_tcp_checksum(Some(ends(ipv6)), &finished));
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_has_64_kilobytes_at_most_and_nothing_is_lost() {
+    fn packets_are_at_most_64_kilobytes_and_nothing_is_lost() {
         let batch: Vec<_> = (0..150).map(|n| datagram(true, 100 * n, 100, ACK)).collect();
         let packets = sent(true, &batch);
         assert_eq!(packets.len(), 3, "at most 64 segments");

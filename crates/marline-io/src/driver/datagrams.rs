@@ -42,7 +42,7 @@ pub enum LaneError {
 impl fmt::Display for LaneError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            LaneError::Native => "datagrams need the UDP carrier",
+            LaneError::Native => "native TCP cannot carry datagrams; use the UDP carrier",
             LaneError::Refused => "too many datagram lanes, or the id is in use",
         })
     }
@@ -109,7 +109,7 @@ impl Datagrams {
     /// Waits for datagrams or for other changes to the lane. Safe to cancel.
     ///
     /// # Errors
-    /// The lane is gone.
+    /// Fails if the lane is gone.
     pub async fn recv(&self, arrivals: &mut Arrivals) -> Result<(), LaneEndedError> {
         poll_fn(|cx| self.poll_recv(cx, arrivals)).await
     }
@@ -117,7 +117,7 @@ impl Datagrams {
     /// Poll version of [`recv`](Self::recv). Only the task of the last call is woken.
     ///
     /// # Errors
-    /// The lane is gone.
+    /// Fails if the lane is gone.
     pub fn poll_recv(
         &self,
         cx: &mut Context<'_>,

@@ -58,7 +58,7 @@ impl Shard {
     /// Starts a shard: its task runs on the current tokio runtime, which needs I/O and time.
     ///
     /// # Errors
-    /// No randomness or timer is available.
+    /// Fails if no randomness or timer is available.
     pub fn start(config: ShardConfig) -> io::Result<Arc<ShardHandle>> {
         let mut rng = SecretRng::from_os()?;
         let carrier = create_carrier(&config, &mut rng);
@@ -127,7 +127,7 @@ impl Shard {
     /// `Arc`) store it once.
     ///
     /// # Errors
-    /// The core refuses the connection, or the driver has stopped.
+    /// Fails if the core refuses the connection or the driver has stopped.
     pub fn connect(
         &self,
         config: impl Into<Arc<ConnectionConfig>>,
@@ -210,7 +210,7 @@ impl Shard {
     /// Takes over a socket that another process has opened.
     ///
     /// # Errors
-    /// The socket is not a UDP socket.
+    /// Fails if the socket is not a UDP socket.
     pub fn adopt_socket(&self, socket: OwnedFd, options: SocketOptions) -> io::Result<()> {
         self.add_socket(Sock::adopt(socket, options)?).map(drop)
     }
@@ -251,7 +251,7 @@ impl Shard {
     }
 }
 
-/// After every access.
+/// Work after every access.
 impl Shard {
     /// Finishes an access to the endpoint: sends, sets the timer, wakes waiting tasks. Must be called after each
     /// access. Returns true if a task was woken.
@@ -323,7 +323,7 @@ impl Shard {
                 state.wakeups().set_armed(Some(next));
                 self.alarm().set(next);
             }
-            Err(error) => tracing::error!(%error, "cannot set the timer"),
+            Err(error) => tracing::error!(%error, "cannot set the timer; timeouts may be late"),
         }
     }
 }

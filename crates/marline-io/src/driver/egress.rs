@@ -16,7 +16,7 @@ use super::state::State;
 use crate::carrier::{FlowEnds, FramedBatch, Outer, SHORT_HEADER};
 use crate::edge::network_error::NetworkError;
 
-/// Bytes sent under one lock before other threads get their turn: 16 of the largest batches.
+/// Number of bytes sent under one lock before other threads get their turn: 16 of the largest batches.
 const BYTES_PER_TURN: usize = 1 << 20;
 /// Minimum number of bytes that a batch counts as.
 const MIN_COUNTED_BYTES: usize = BYTES_PER_TURN / 64;
@@ -183,7 +183,7 @@ fn send(state: &mut State, now: Instant, out: &Outgoing<'_>) {
     }
 }
 
-/// Hands datagrams of one sender to the kernel and notifies the sender if they were not sent.
+/// Hands datagrams from one sender to the kernel and notifies the sender if they were not sent.
 fn hand_over(state: &mut State, now: Instant, out: &Outgoing<'_>) {
     let Err(failed) = state.sockets().send(now, out) else { return };
     let mut error = failed.error;
@@ -232,7 +232,7 @@ fn on_send_error(
 
 /// Handles the errors that ICMP caused on a socket. Returns true if there were any.
 pub(super) fn drain_errors(state: &mut State, now: Instant, index: usize) -> bool {
-    /// Errors handled in one call: a flood of them must not hold the lock.
+    /// Maximum number of errors handled in one call: a flood of them must not hold the lock.
     const MAX_ERRORS_PER_CALL: usize = 64;
     let mut any = false;
     for _ in 0..MAX_ERRORS_PER_CALL {
@@ -277,8 +277,8 @@ fn on_network_error(state: &mut State, now: Instant, error: &NetworkError) {
     state.endpoint().flow_error(now, flow, what);
 }
 
-/// Handles an ICMP error about a segment, or an error of this machine. A process with a raw socket receives all
-/// ICMP messages of the machine, and most of them do not concern it.
+/// Handles an ICMP error about a segment, or an error of this machine. A process with a raw socket receives all ICMP
+/// messages that reach the machine, and most of them do not concern it.
 pub(super) fn on_native_error(state: &mut State, now: Instant, error: &NetworkError) {
     let at = |port: usize| u16::from_be_bytes([error.quoted[port], error.quoted[port + 1]]);
     let mut remote = error.remote;

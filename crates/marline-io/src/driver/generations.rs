@@ -230,7 +230,7 @@ impl Generations {
     /// them.
     ///
     /// # Errors
-    /// The process has no descriptors left.
+    /// Fails if the process has no descriptors left.
     pub fn older_processes(&self) -> io::Result<Vec<(u8, OwnedFd)>> {
         self.older.copies()
     }
@@ -238,7 +238,7 @@ impl Generations {
     /// Hands reception over to `successor`, which then passes our packets on to us.
     ///
     /// # Errors
-    /// The successor is gone; in this case nothing has changed.
+    /// Fails if the successor is gone; nothing has changed then.
     pub fn hand_over(self: &Arc<Self>, successor: Channel) -> io::Result<()> {
         for shard in self.shards.iter().filter_map(Weak::upgrade) {
             shard.reregister_sockets(false);
@@ -353,7 +353,7 @@ async fn receive_messages(generations: Weak<Generations>, channel: AsyncFd<Owned
                 let Some(generations) = generations.upgrade() else { return };
                 let bytes = buffer.get(..len).unwrap_or_default();
                 if !generations.on_passed(bytes, fd, channel.get_ref().as_fd()) {
-                    tracing::warn!("unknown message from the successor");
+                    tracing::warn!("unknown message from the successor; ignoring it");
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),

@@ -1,5 +1,5 @@
-//! Reports of lanes: datagrams and paths for the application, counters, and the bytes carried on each path, which serve
-//! to compare UDP with TCP (`links/fallback/comparing.rs`).
+//! Reports from lanes: datagrams and paths for the application, counters, and the bytes carried on each path, which
+//! serve to compare UDP with TCP (`links/fallback/comparing.rs`).
 //!
 //! Frames that the peer does not acknowledge were lost on the way to it. Of the peer's lost frames, only the numbers
 //! are known, not the paths: they are attributed to the path that delivered nearly everything.
@@ -153,7 +153,7 @@ pub struct Arrivals {
     bytes: Vec<u8>,
     datagrams: Vec<(FlowId, usize)>,
     paths: Vec<NamedPath>,
-    spent: bool,
+    needs_replacement: bool,
     silent: bool,
 }
 
@@ -177,7 +177,7 @@ impl Arrivals {
     /// it. A new lane is needed then.
     #[must_use]
     pub const fn needs_replacement(&self) -> bool {
-        self.spent
+        self.needs_replacement
     }
 
     /// Returns true if a path became silent. The peer may be gone, or a NAT may have assigned a new address.
@@ -188,7 +188,10 @@ impl Arrivals {
 
     /// Returns true if there is nothing to report.
     pub(super) fn is_empty(&self) -> bool {
-        self.datagrams.is_empty() && self.paths.is_empty() && !self.spent && !self.silent
+        self.datagrams.is_empty()
+            && self.paths.is_empty()
+            && !self.needs_replacement
+            && !self.silent
     }
 
     /// Adds paths that this side has numbered.
@@ -207,7 +210,7 @@ impl Arrivals {
     }
 
     pub(super) const fn set_spent(&mut self) {
-        self.spent = true;
+        self.needs_replacement = true;
     }
 
     pub(super) const fn set_silent(&mut self) {
@@ -218,7 +221,7 @@ impl Arrivals {
         self.bytes.clear();
         self.datagrams.clear();
         self.paths.clear();
-        (self.spent, self.silent) = (false, false);
+        (self.needs_replacement, self.silent) = (false, false);
     }
 }
 

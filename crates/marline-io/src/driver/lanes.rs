@@ -467,7 +467,7 @@ impl Lanes {
                     silent.extend(entry.paths.iter().find(|p| p.id == path).map(|p| p.flow));
                 }
                 Some(Event::KeyLimitNear | Event::Forged) => arrivals.set_spent(),
-                Some(Event::PathAnswers(_) | Event::PathMtu { .. }) => {}
+                Some(Event::PathReachable(_) | Event::PathMtu { .. }) => {}
                 None => break,
             }
         }
@@ -536,7 +536,7 @@ impl Lanes {
         core::mem::take(&mut self.answered)
     }
 
-    /// Updates the set of silent paths after a lane was served.
+    /// Updates the set of silent paths after a lane is served.
     fn update_silent_paths(&mut self, id: u64) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let silent = entry.current_silent_paths();

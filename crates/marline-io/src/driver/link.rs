@@ -21,7 +21,7 @@ use crate::links::{FramedBytes, PREAMBLE, enclose};
 
 /// Maximum backlog of a link, in bytes.
 const MAX_BACKLOG_BYTES: usize = 1 << 20;
-/// Part of the backlog for lane frames, in bytes: a dozen of the largest.
+/// Part of the backlog that lane frames may fill, in bytes: a dozen of the largest frames.
 const MAX_LANE_BACKLOG_BYTES: usize = 16 << 10;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

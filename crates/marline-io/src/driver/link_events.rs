@@ -37,7 +37,7 @@ impl LinkListener {
     /// Duplicates the descriptor.
     ///
     /// # Errors
-    /// No file descriptors are left.
+    /// Fails if no file descriptors are left.
     pub fn copy(&self) -> io::Result<OwnedFd> {
         self.copy.try_clone()
     }
@@ -103,7 +103,7 @@ async fn accept(listener: TcpListener, port: u16, shards: Shards) {
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "cannot accept a TCP connection");
+                tracing::debug!(%error, "cannot accept a TCP connection; will retry");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -121,7 +121,7 @@ pub(super) fn apply_carrier_changes(state: &mut State, now: Instant) {
         && let Some(carried) = carrier.poll_carrier_change()
     {
         let flow = carried.flow;
-        if !state.routing().is_carried_by(flow, carried.link) {
+        if !state.routing().link_carries(flow, carried.link) {
             state.routing().forget_flow(flow);
         }
         let full = state.routing().carry(carried);
@@ -306,7 +306,7 @@ fn on_link_closed(shard: &Shard, outer: &Outer, stalled: bool) {
     if stalled {
         state.routing().routes().on_stalled(now, ends, outer.socket);
     }
-    state.routing().routes().closed(now, ends, outer.socket);
+    state.routing().routes().on_link_closed(now, ends, outer.socket);
     // The next link may reuse the index, and it has room.
     state.routing().on_link_ended(outer);
     let cut_off = match state.carrier() {
@@ -352,7 +352,7 @@ async fn open(shard: Weak<Shard>, options: SocketOptions, ends: FlowEnds, stalle
     let Some(shard) = shard.upgrade() else { return };
     let port = options.local.port();
     let link = opened.and_then(|stream| {
-        let full = || LinkOpenError::Io(io::Error::other("too many links"));
+        let full = || LinkOpenError::Io(io::Error::other("too many TCP connections are open"));
         let stream = LinkStream::Tcp(stream);
         shard.links().insert(stream, ends.local, ends.remote, port, true).ok_or_else(full)
     });

@@ -37,7 +37,7 @@ const IDLE: Duration = Duration::from_secs(90);
 const BLOCKED_LINK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay before a client closes a link that it no longer needs: within a round trip, the server's flows move as well.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
-/// Connect time below which the first SYN was answered, not a retransmission.
+/// Connect time below which the first SYN must have been answered, not a retransmission.
 const FIRST_SYN_ANSWER_TIME: Duration = Duration::from_millis(900);
 /// Maximum number of bytes per read.
 const READ_BYTES: usize = 64 << 10;

@@ -44,7 +44,7 @@ const TRACKED_COUNT_FILE: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 /// tracking.
 const SYSCTL_DIR: &str = "/proc/sys/net";
 
-/// Sockets that send the packets of raw sockets. Clones share them.
+/// Sockets that send native TCP packets. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct RawSender {
     ways: Arc<Mutex<Outlets>>,
@@ -159,7 +159,7 @@ impl Outlets {
             Err(error) => tracing::warn!(
                 index,
                 %error,
-                "this interface shares a socket with others"
+                "cannot bind a socket to the interface; it shares a socket with others"
             ),
         }
     }
@@ -225,7 +225,7 @@ impl CombinedSender {
         let outlet = match self.finder.find(local, to.remote, to.interface) {
             Ok(outlet) => outlet?,
             Err(error) => {
-                tracing::debug!(remote = %to.remote, %error, "no route found");
+                tracing::debug!(remote = %to.remote, %error, "no route found; using the raw socket");
                 return None;
             }
         };

@@ -254,7 +254,7 @@ impl ReceivingHalf {
     }
 }
 
-/// Messages per system call.
+/// Maximum number of messages per system call.
 const MESSAGES: usize = 8;
 /// Maximum length of a message that the kernel coalesces, in bytes.
 const MESSAGE_BYTES: usize = 64 << 10;

@@ -379,7 +379,7 @@ impl Routing {
     }
 
     /// Returns true if this link carries the flow; `None` stands for datagrams.
-    pub(super) fn is_carried_by(&self, flow: u64, link: Option<u16>) -> bool {
+    pub(super) fn link_carries(&self, flow: u64, link: Option<u16>) -> bool {
         self.by_flow.get(&flow).copied() == link
     }
 
@@ -452,7 +452,7 @@ impl Routing {
         failures.insert(ends, why);
     }
 
-    /// Discards a failure after a link was established.
+    /// Discards a failure once a link is established.
     pub(super) fn forget_failure(&mut self, ends: &FlowEnds) {
         self.failures.remove(ends);
     }

@@ -458,7 +458,7 @@ impl Shard {
     /// Duplicates the descriptors of a native carrier. Returns nothing for other carriers.
     ///
     /// # Errors
-    /// No file descriptors are left.
+    /// Fails if no file descriptors are left.
     pub fn copy_native(&self) -> io::Result<Vec<(NativePart, SocketAddr, OwnedFd)>> {
         self.lock().copy_native()
     }
@@ -466,7 +466,7 @@ impl Shard {
     /// Duplicates the sockets for combined packets, each with its name.
     ///
     /// # Errors
-    /// No file descriptors are left.
+    /// Fails if no file descriptors are left.
     pub fn copy_offload(&self) -> io::Result<Vec<(String, OwnedFd)>> {
         self.lock().sockets().copy_offload()
     }
@@ -474,7 +474,7 @@ impl Shard {
     /// Duplicates the descriptors of this shard's UDP sockets.
     ///
     /// # Errors
-    /// No file descriptors are left.
+    /// Fails if no file descriptors are left.
     pub fn copy_sockets(&self) -> io::Result<Vec<(SocketAddr, OwnedFd)>> {
         self.lock().sockets().copy_udp()
     }
@@ -485,7 +485,7 @@ impl Shard {
     /// Takes over raw sockets and the ports reserved with them.
     ///
     /// # Errors
-    /// The sockets are already in use, or the kernel refuses.
+    /// Fails if the sockets are already in use or the kernel refuses.
     pub fn use_raw(&self, sockets: &RawSockets) -> io::Result<()> {
         Shard::share_raw(&[self], sockets)
     }

@@ -374,7 +374,9 @@ impl Sockets {
                     let stalled = core::mem::take(&mut entry.stalled);
                     *entry = Entry { socket, stalled, _error_watch };
                 }
-                Err(error) => tracing::warn!(%error, "cannot re-register the socket"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot re-register the socket; keeping its old registration");
+                }
             }
         }
         self.receiving = receiving;
@@ -571,7 +573,7 @@ pub(crate) fn ecn_of(codepoint: Option<EcnCodepoint>) -> Ecn {
     }
 }
 
-/// Removes the flow label, which may differ between datagrams of one peer. The scope of a link-local address is kept,
+/// Removes the flow label, which may differ between datagrams from one peer. The scope of a link-local address is kept,
 /// because no answer can be sent without it.
 pub(super) fn canonical_address(address: SocketAddr) -> SocketAddr {
     match address {

@@ -326,7 +326,7 @@ impl State {
                     Ok(true) => {}
                     Ok(false) => return Err(ConnectError::AddressInUse),
                     Err(error) => {
-                        tracing::warn!(%error, "no more local ports can be reserved");
+                        tracing::warn!(%error, "cannot reserve more local ports; connection failed");
                         return Err(ConnectError::AddressInUse);
                     }
                 },

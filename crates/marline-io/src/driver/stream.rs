@@ -66,7 +66,7 @@ impl Stream {
     /// Waits for the handshake. Returns the reason for the fallback if the connection runs as plain TCP.
     ///
     /// # Errors
-    /// The connection ended before it was established.
+    /// Fails if the connection ends before it is established.
     pub async fn connected(&self) -> Result<Option<FallbackReason>, CloseReason> {
         poll_fn(|cx| self.poll_connected(cx)).await
     }
@@ -74,7 +74,7 @@ impl Stream {
     /// Poll version of [`connected`](Self::connected), for waiting on several connections.
     ///
     /// # Errors
-    /// The connection ended before it was established.
+    /// Fails if the connection ends before it is established.
     pub fn poll_connected(
         &self,
         cx: &mut Context<'_>,
@@ -132,14 +132,14 @@ impl Stream {
     }
 
     fn closed_error(&self, state: &mut State) -> io::Error {
-        match state.streams().closed(self.id) {
-            Some(reason) => closed(reason),
+        match state.streams().close_reason(self.id) {
+            Some(reason) => to_io_error(reason),
             None => io::ErrorKind::NotConnected.into(),
         }
     }
 }
 
-fn closed(reason: CloseReason) -> io::Error {
+fn to_io_error(reason: CloseReason) -> io::Error {
     io::Error::new(error_kind(reason), reason)
 }
 
@@ -163,7 +163,7 @@ impl Stream {
     /// woken.
     ///
     /// # Errors
-    /// The connection ended before its end of stream.
+    /// Fails if the connection ends before its end of stream.
     pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
@@ -189,7 +189,7 @@ impl Stream {
                 state.streams().wait(self.id, AwaitedEvent::Reading, cx);
                 Poll::Pending
             }
-            Err(ReadError::Closed(reason)) => Poll::Ready(Err(closed(reason))),
+            Err(ReadError::Closed(reason)) => Poll::Ready(Err(to_io_error(reason))),
             Err(ReadError::Unknown) => Poll::Ready(Err(self.closed_error(&mut state))),
         }
     }
@@ -199,7 +199,7 @@ impl Stream {
     /// Only the task of the last call is woken.
     ///
     /// # Errors
-    /// The connection has ended or was shut down.
+    /// Fails if the connection has ended or was shut down.
     pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
@@ -260,7 +260,7 @@ impl Stream {
                 Poll::Pending
             }
             WriteError::Shutdown => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            WriteError::Closed(reason) => Poll::Ready(Err(closed(reason))),
+            WriteError::Closed(reason) => Poll::Ready(Err(to_io_error(reason))),
             WriteError::Unknown => Poll::Ready(Err(self.closed_error(state))),
         }
     }
@@ -271,7 +271,7 @@ impl Stream {
     }
 }
 
-/// Connection requests of hosts behind a gateway, in order of arrival.
+/// Connection requests from hosts behind a gateway, in order of arrival.
 ///
 /// The endpoint limits their number ([`Limits::syn_queue`](marline_core::Limits)). Each request is reported once.
 #[derive(Debug)]
@@ -280,7 +280,7 @@ pub struct Requests {
     waiting: mpsc::UnboundedReceiver<FourTuple>,
 }
 
-/// Connection request of a host behind the gateway. Dropping it without an answer refuses it.
+/// Connection request from a host behind the gateway. Dropping it without an answer refuses it.
 #[derive(Debug)]
 pub struct Request {
     shard: Arc<ShardHandle>,
@@ -294,7 +294,7 @@ impl ShardHandle {
     /// [`withhold_syn_ack`](marline_core::ConnectionConfig::withhold_syn_ack).
     ///
     /// # Errors
-    /// The interface cannot be watched.
+    /// Fails if the interface cannot be watched.
     pub fn open_gateway(
         self: &Arc<Self>,
         tun: Tun,

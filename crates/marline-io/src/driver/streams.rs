@@ -227,7 +227,7 @@ impl Streams {
     }
 
     /// Returns the reason why a connection ended.
-    pub(super) fn closed(&self, id: ConnectionId) -> Option<CloseReason> {
+    pub(super) fn close_reason(&self, id: ConnectionId) -> Option<CloseReason> {
         self.slots.get(&id).and_then(|slot| slot.closed)
     }
 

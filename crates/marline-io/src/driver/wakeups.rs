@@ -37,7 +37,7 @@ const MIN_TURN_WRITES: u32 = 3;
 const MAX_WRITE_GAP: Duration = Duration::from_micros(50);
 /// Time after which the next caller sends waiting writes, if the current task runs long.
 const MAX_TURN: Duration = Duration::from_micros(200);
-/// Maximum number of such pairs of writes required before a write waits again after useless waits.
+/// Upper limit on the number of such pairs that must occur, after useless waits, before a write waits again.
 const MAX_PAIRS: u32 = 64;
 
 /// State of a shard's busy polling.

@@ -13,8 +13,8 @@
 //! same for addresses, without the return.
 //!
 //! A link may be established only because its answer was faster: if the server or this process is short of processor
-//! time, one answer comes before the other. So the route moves only after datagrams have had as much additional time
-//! as the link took.
+//! time, one answer comes before the other. So the route moves only after datagrams have had as much additional time as
+//! it took to establish the link.
 //!
 //! A network may also pass datagrams but limit their rate: see `fallback/comparing.rs`.
 
@@ -31,9 +31,9 @@ use crate::carrier::{FIRST_QUIET, FlowEnds};
 pub use comparing::CarrierRates;
 use comparing::{COMPARISON_DELAYS, Comparison, INCONCLUSIVE_RETRY_DELAY, TRIAL_DURATION};
 
-/// Timeout for a server that has not yet answered a datagram on this route.
+/// Time to wait for an answer from a server that has not yet answered a datagram on this route.
 const INITIAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// Timeout for a server that has answered a datagram on this route.
+/// Time to wait for an answer from a server that has answered a datagram on this route.
 const ANSWERED_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// A link is opened only if a datagram was sent within this time.
 const RECENT_SEND_TIME: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ pub(crate) enum Failure {
 /// First and longest interval between probe datagrams while a link is in use.
 const PROBE_INTERVALS: Backoff =
     Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
-/// Consecutive answers that bring a route back to datagrams.
+/// Number of consecutive answers that bring a route back to datagrams.
 const ANSWERS_TO_RETURN: u8 = 3;
 /// Minimum time that a route stays on its link: the first value, doubled after each mistaken return, up to the
 /// second.
@@ -64,8 +64,8 @@ const MIN_STAY: Backoff =
     Backoff { first: Duration::from_secs(3), longest: Duration::from_secs(300) };
 /// Time after which a return to datagrams no longer counts as mistaken.
 const SETTLED_AFTER: Duration = Duration::from_secs(120);
-/// Bounds on the additional time that datagrams get after a link was established. It is normally the time that the
-/// link took.
+/// Bounds on the additional time that datagrams have to be answered after a link is established. Normally as long as
+/// establishing the link took.
 const CONFIRMATION_TIME: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(2);
 /// Maximum number of routes; the least recently used one is dropped.
@@ -128,7 +128,7 @@ enum TransportChoice {
 #[derive(Clone, Debug)]
 struct Route {
     way: TransportChoice,
-    /// Times of the oldest and the newest unanswered datagram.
+    /// Send times of the oldest and the newest unanswered datagram.
     asked: Option<(Instant, Instant)>,
     /// Time of the last answer to a datagram on this route.
     heard_at: Option<Instant>,
@@ -395,7 +395,7 @@ impl Routes {
     }
 
     /// Handles the end of a link. If it was in use, flows use datagrams until another link is established.
-    pub(crate) fn closed(&mut self, now: Instant, ends: FlowEnds, link: u16) {
+    pub(crate) fn on_link_closed(&mut self, now: Instant, ends: FlowEnds, link: u16) {
         let Some(route) = self.routes.get_mut(&ends) else { return };
         match route.way {
             TransportChoice::Link(used) if used == link => {

@@ -22,9 +22,9 @@ const MIN_POLICED_WINDOWS: u32 = 2;
 const MIN_BYTES: u64 = 64_000;
 /// Data rate at or above which a route counts as fast enough.
 const MIN_FAST_BITS_PER_S: u64 = 20_000_000;
-/// On a policed route, at least one of this many bytes is repeated.
+/// On a policed route, at least one in this many bytes is repeated.
 const POLICED_REPEAT_SHARE: u64 = 50;
-/// On a policed route, at least one of this many bytes of a lane is lost.
+/// On a policed route, at least one in this many bytes of a lane is lost.
 const POLICED_LANE_LOSS: u64 = 6;
 /// Minimum length of a segment that belongs to a bulk transfer, in bytes.
 const BULK_BYTES: usize = 400;

@@ -51,7 +51,7 @@ const VLAN: &str = "vlan";
 /// Lists all interfaces, by index.
 ///
 /// # Errors
-/// Netlink is not available.
+/// Fails if Netlink is not available.
 pub(crate) fn list() -> io::Result<Vec<Interface>> {
     let netlink = Netlink::open(0)?;
     let mut messages = netlink.dump(libc::RTM_GETLINK)?;
@@ -79,7 +79,7 @@ fn from_messages(messages: &[Message]) -> Vec<Interface> {
             }
             Message::Address { index, address, scope, flags } => {
                 if let Some(interface) = list.get_mut(index)
-                    && usable(interface, *scope, *flags)
+                    && is_usable(interface, *scope, *flags)
                 {
                     interface.addresses.push(*address);
                 }
@@ -102,12 +102,12 @@ fn from_messages(messages: &[Message]) -> Vec<Interface> {
 
 /// Returns true for usable addresses: all on loopback, and on other interfaces those that are not link-local,
 /// tentative or deprecated.
-fn usable(interface: &Interface, scope: u8, flags: u32) -> bool {
+fn is_usable(interface: &Interface, scope: u8, flags: u32) -> bool {
     let not_ready = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED | libc::IFA_F_DEPRECATED;
     interface.loopback || (scope < SCOPE_LINK && flags & not_ready == 0)
 }
 
-/// Change notifications of interfaces, addresses and routes.
+/// Change notifications for interfaces, addresses and routes.
 #[derive(Debug)]
 pub(crate) struct Changes {
     netlink: AsyncFd<Netlink>,
@@ -117,7 +117,7 @@ impl Changes {
     /// Subscribes. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// Netlink is not available.
+    /// Fails if Netlink is not available.
     pub(crate) fn watch() -> io::Result<Self> {
         let groups = libc::RTMGRP_LINK
             | libc::RTMGRP_IPV4_IFADDR
@@ -131,7 +131,7 @@ impl Changes {
     /// Waits until a change has settled.
     ///
     /// # Errors
-    /// Netlink failed.
+    /// Fails if Netlink fails.
     pub(crate) async fn wait_until_settled(&mut self) -> io::Result<()> {
         let mut guard = self.netlink.readable().await?;
         guard.retain_ready();

@@ -57,7 +57,7 @@ fn limit_rto(socket: &Socket) {
     let value = MAX_RTO.as_millis() as libc::c_int;
     let set = set_option(socket.as_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, &value);
     if let Err(error) = set {
-        tracing::trace!(%error, "cannot limit the retransmission timeout of a TCP connection");
+        tracing::trace!(%error, "cannot limit the retransmission timeout of a TCP connection; recovery may be late");
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
         .and_then(|()| socket.set_tcp_user_timeout(Some(ACK_TIMEOUT)))
         .and_then(|()| socket.set_tcp_notsent_lowat(UNSENT_BYTES));
     if let Err(error) = prepared {
-        tracing::debug!(%error, "cannot set an option of a TCP connection");
+        tracing::debug!(%error, "cannot set the options of a TCP connection; data may be delayed");
     }
 }
 

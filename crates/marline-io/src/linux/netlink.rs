@@ -137,8 +137,8 @@ pub(crate) fn route_exists(
 /// chooses the first.
 ///
 /// # Errors
-/// The kernel cannot be queried (for example, because no file descriptor is left) or gives no answer, so the address
-/// may belong to this machine. A missing route is not an error but a negative answer.
+/// Fails if the kernel cannot be queried (for example, because no file descriptor is left) or gives no answer; the
+/// address may then belong to this machine. A missing route is not an error but a negative answer.
 pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
     let answer = Netlink::open(0).and_then(|netlink| {
         let request = RouteRequest { dst: address, src: None, oif: 0, mark: 0 };

@@ -64,7 +64,7 @@ impl OutletFinder {
     /// Returns `None` if a packet socket cannot use the route.
     ///
     /// # Errors
-    /// The kernel's answer is invalid, or there is no route.
+    /// Fails if the kernel's answer is invalid or there is no route.
     pub(crate) fn find(
         &mut self,
         local: SocketAddr,

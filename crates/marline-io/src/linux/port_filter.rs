@@ -193,7 +193,7 @@ mod tests {
     }
 
     /// Builds the program for a single shard.
-    fn alone(ipv6: bool, ports: &[RangeInclusive<u16>]) -> Vec<Instruction> {
+    fn single_shard_program(ipv6: bool, ports: &[RangeInclusive<u16>]) -> Vec<Instruction> {
         program(ipv6, Shard::SINGLE, ports)
     }
 
@@ -209,9 +209,9 @@ mod tests {
         for set in [vec![], vec![80], vec![443, 80, 81, 82, 65_535, 0], scattered] {
             let ports = ranges(set);
             let wanted = |port: u16| ports.iter().any(|range| range.contains(&port));
-            let v6 = alone(true, &ports);
+            let v6 = single_shard_program(true, &ports);
             assert!(v6.len() < MAX_INSTRUCTIONS);
-            let v4 = alone(false, &ports);
+            let v4 = single_shard_program(false, &ports);
             for port in 0..=u16::MAX {
                 let segment = segment(port);
                 assert_eq!(run(&v6, &[], &segment) != 0, wanted(port), "IPv6, port {port}");
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn consecutive_ports_are_one_range() {
         assert_eq!(ranges([5, 3, 4, 9, 4, 65_535]), [3..=5, 9..=9, 65_535..=65_535]);
-        let block = alone(true, &ranges(32_768..32_768 + 512));
+        let block = single_shard_program(true, &ranges(32_768..32_768 + 512));
         assert!(block.len() < 10);
     }
 

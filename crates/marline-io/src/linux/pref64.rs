@@ -26,7 +26,7 @@ impl Pref64Listener {
     /// Starts the listener without privileges. Needs a tokio runtime with I/O.
     ///
     /// # Errors
-    /// Netlink is not available.
+    /// Fails if Netlink is not available.
     pub fn start() -> io::Result<Self> {
         let netlink = Netlink::open(ND_USEROPT)?;
         Ok(Pref64Listener { netlink: watch(netlink, Interest::READABLE)? })
@@ -36,7 +36,7 @@ impl Pref64Listener {
     /// arrived.
     ///
     /// # Errors
-    /// Netlink failed.
+    /// Fails if Netlink fails.
     pub async fn next_options(&mut self) -> io::Result<Vec<(u32, Pref64)>> {
         let mut buffer = vec![0; READ_BYTES];
         loop {

@@ -17,7 +17,7 @@ impl InterfaceSetup {
     /// Looks up an interface by name.
     ///
     /// # Errors
-    /// There is no such interface.
+    /// Fails if there is no such interface.
     pub fn named(name: &str) -> io::Result<InterfaceSetup> {
         let netlink = Netlink::open(0)?;
         let index = rustix::net::netdevice::name_to_index(&netlink, name)?;
@@ -33,7 +33,7 @@ impl InterfaceSetup {
     /// Sets the interface up, with an MTU (in bytes) if given.
     ///
     /// # Errors
-    /// The privilege is missing, or the MTU is not valid for this interface.
+    /// Fails if the privilege is missing or the MTU is not valid for this interface.
     pub fn set_up(&self, mtu: Option<u32>) -> io::Result<()> {
         self.netlink.change(&message::link_up_request(self.index, mtu))
     }
@@ -42,7 +42,7 @@ impl InterfaceSetup {
     /// with this prefix length.
     ///
     /// # Errors
-    /// The privilege is missing, the address already exists, or the family is not available.
+    /// Fails if the privilege is missing, the address already exists, or the family is not available.
     pub fn add_address(&self, address: IpAddr, prefix: u8) -> io::Result<()> {
         self.netlink.change(&message::address_request(self.index, address, prefix))
     }
@@ -50,7 +50,7 @@ impl InterfaceSetup {
     /// Adds a default route of a family.
     ///
     /// # Errors
-    /// The privilege is missing, such a route already exists, or the family is not available.
+    /// Fails if the privilege is missing, such a route already exists, or the family is not available.
     pub fn add_default_route(&self, ipv6: bool) -> io::Result<()> {
         self.netlink.change(&message::default_route_request(self.index, ipv6))
     }

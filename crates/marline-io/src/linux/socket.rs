@@ -89,7 +89,7 @@ pub(crate) fn raise_buffers(socket: &Socket) {
     let sent = sockopt::set_socket_send_buffer_size_force(socket, BUFFER_BYTES)
         .or_else(|_| sockopt::set_socket_send_buffer_size(socket, BUFFER_BYTES));
     if received.and(sent).is_err() {
-        tracing::debug!("cannot enlarge socket buffers");
+        tracing::debug!("cannot enlarge socket buffers; bursts may be dropped");
     }
 }
 

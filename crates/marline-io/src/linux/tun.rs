@@ -44,7 +44,7 @@ impl Tun {
     /// The kernel segments packets and computes checksums before it passes them on.
     ///
     /// # Errors
-    /// The privilege or /dev/net/tun is missing, or the name is in use or longer than 15 bytes.
+    /// Fails if the privilege or /dev/net/tun is missing, or the name is in use or longer than 15 bytes.
     pub fn open(name: &str) -> io::Result<Tun> {
         Tun::open_with(name, libc::IFF_TUN | libc::IFF_NO_PI)
     }
@@ -95,7 +95,7 @@ impl Tun {
     /// reads and writes one packet per call, such as a packet socket in a test. Offloading is detected.
     ///
     /// # Errors
-    /// The descriptor cannot be made non-blocking.
+    /// Fails if the descriptor cannot be made non-blocking.
     pub fn adopt(descriptor: OwnedFd) -> io::Result<Tun> {
         rustix::io::ioctl_fionbio(&descriptor, true)?;
         let offloads = has_virtio_header(&descriptor);
@@ -105,7 +105,7 @@ impl Tun {
     /// Creates a second handle to the same interface.
     ///
     /// # Errors
-    /// No file descriptor is left.
+    /// Fails if no file descriptor is left.
     pub fn try_clone(&self) -> io::Result<Tun> {
         Ok(Tun { file: self.file.try_clone()?, offloads: self.offloads })
     }
@@ -127,7 +127,7 @@ impl Tun {
     /// Writes one packet.
     ///
     /// # Errors
-    /// The interface is down (EIO), or the packet is not valid.
+    /// Fails if the interface is down (EIO) or the packet is not valid.
     pub fn write(&self, packet: &[u8]) -> io::Result<()> {
         let header: &[u8] = if self.offloads { &[0; VirtioHeader::LEN] } else { &[] };
         let parts = [IoSlice::new(header), IoSlice::new(packet)];

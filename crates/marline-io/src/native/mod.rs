@@ -5,10 +5,10 @@
 //! The solution is specified in docs/spec/native-carrier.md: guards reserve ports, a filter accepts only these ports,
 //! and received segments are checked before the core sees them.
 
-mod arrived;
 mod icmp;
 mod ports;
 mod receive;
+mod received_segment;
 pub(crate) mod spread;
 
 use core::net::SocketAddr;
@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use marline_core::{Capabilities, ChecksumScope, Ecn, Shard, Transmit};
 use marline_wire::{IPV6_HEADER_LEN, PROTOCOL_TCP, emit_ip, ip_header_len};
 
-pub(crate) use self::arrived::{ReceivedSegment, ecn_of_bits, parse_tcp};
 pub(crate) use self::icmp::parse_icmp_error;
 use self::ports::PortSet;
+pub(crate) use self::received_segment::{ReceivedSegment, ecn_of_bits, parse_tcp};
 pub(crate) use self::spread::home_shard;
 use crate::carrier::CarrierCounters;
 use crate::succession::NativePart;
@@ -143,7 +143,7 @@ impl RawSockets {
     /// them, fewer segments are combined.
     ///
     /// # Errors
-    /// A guard is not valid, or the families have different numbers of receivers.
+    /// Fails if a guard is not valid or the families have different numbers of receivers.
     pub fn inherit(
         parts: Vec<(NativePart, SocketAddr, OwnedFd)>,
         named: Vec<(String, OwnedFd)>,

@@ -12,7 +12,7 @@ use marline_core::{FourTuple, PacketMeta};
 use marline_wire::{TCP_HEADER_LEN, tcp_pseudo_header, verify_tcp_checksum};
 
 use super::NativeCarrier;
-use super::arrived::ReceivedSegment;
+use super::received_segment::ReceivedSegment;
 
 impl NativeCarrier {
     /// Counts a packet that is not valid TCP.

@@ -3,8 +3,9 @@
 //!
 //! The remote address and port of a connection's first SYN select its shard, and all later packets from there go to the
 //! same shard. The words of the address and the port are folded together and multiplied, and the highest bits of the
-//! product select the shard. Clients choose their ports in steps, which these bits distribute evenly. The function is
-//! not secret: a client that directs all its connections to one shard gets the service of a server with one shard.
+//! product select the shard. Clients often increment ports by a fixed step; these bits still distribute them evenly.
+//! The function is not secret. A client that aims all its connections at one shard only gets the performance of a
+//! server with a single shard.
 
 use core::net::{IpAddr, SocketAddr};
 

@@ -40,7 +40,7 @@ const ERROR_PAUSE: Duration = Duration::from_millis(50);
 /// address.
 ///
 /// # Errors
-/// The name is not valid, or no socket can be opened on the interface.
+/// Fails if the name is not valid or no socket can be opened on the interface.
 pub async fn lookup_over(end: &LocalEnd, host: &str) -> io::Result<Vec<IpAddr>> {
     let resolvers = interface_resolvers(&end.interface.0, end.interface.1);
     let reachable = |to: &&SocketAddr| to.is_ipv4() == end.bound.is_ipv4();
@@ -102,7 +102,8 @@ async fn read_answers(socket: &UdpSocket, resolvers: &[SocketAddr], questions: &
     }
 }
 
-/// Receives the next datagram of one of these resolvers and returns its length. Returns `None` if the time has expired.
+/// Receives the next datagram from one of these resolvers and returns its length. Returns `None` if the time has
+/// expired.
 pub(super) async fn receive_from(
     socket: &UdpSocket,
     resolvers: &[SocketAddr],
@@ -133,7 +134,7 @@ pub(super) fn response_code(query: &[u8], answer: &[u8]) -> Option<u8> {
 /// Builds a query for records of this type (RFC 1035, 4.1), with recursion desired.
 ///
 /// # Errors
-/// The name is not valid.
+/// Fails if the name is not valid.
 pub fn dns_query(id: [u8; 2], host: &str, kind: u16) -> io::Result<Vec<u8>> {
     let host = host.trim_end_matches('.');
     let labels = host.split('.');

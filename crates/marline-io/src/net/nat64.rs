@@ -23,7 +23,7 @@ const MAX_RECORDS: usize = 16;
 /// Limits for the lifetime of an answer, in seconds.
 const TTL_S: core::ops::RangeInclusive<u32> = 60..=86_400;
 
-/// Answer of a network's resolvers about its NAT64 prefix.
+/// Answer from a network's resolvers about its NAT64 prefix.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PrefixAnswer {
     /// The network translates with this prefix.
@@ -42,7 +42,7 @@ pub enum PrefixAnswer {
 /// Queries the resolvers of an interface's network over that interface, for at most three seconds.
 ///
 /// # Errors
-/// No socket can be opened on the interface.
+/// Fails if no socket can be opened on the interface.
 pub async fn discover_nat64(end: &LocalEnd) -> io::Result<PrefixAnswer> {
     let resolvers = interface_resolvers(&end.interface.0, end.interface.1);
     let reachable = |to: &&SocketAddr| to.is_ipv6() && end.address.is_ipv6();

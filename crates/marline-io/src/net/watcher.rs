@@ -5,7 +5,7 @@ use std::io;
 use super::Interfaces;
 use crate::sys::interfaces::Changes;
 
-/// Watches for changes of interfaces, addresses and routes.
+/// Watches for changes to interfaces, addresses and routes.
 #[derive(Debug)]
 pub struct Watcher {
     changes: Changes,

@@ -48,7 +48,7 @@ fn add(list: &mut BTreeMap<u32, Interface>, entry: &libc::ifaddrs) {
     interface.up = has(libc::IFF_UP | libc::IFF_RUNNING);
     interface.loopback = has(libc::IFF_LOOPBACK);
     interface.tunnel = has(libc::IFF_POINTOPOINT);
-    interface.addresses.extend(address(entry).filter(|ip| interface.loopback || usable(*ip)));
+    interface.addresses.extend(address(entry).filter(|ip| interface.loopback || is_usable(*ip)));
 }
 
 fn address(entry: &libc::ifaddrs) -> Option<IpAddr> {
@@ -69,14 +69,14 @@ fn address(entry: &libc::ifaddrs) -> Option<IpAddr> {
     }
 }
 
-const fn usable(ip: IpAddr) -> bool {
+const fn is_usable(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => !v4.is_link_local(),
         IpAddr::V6(v6) => !v6.is_unicast_link_local(),
     }
 }
 
-/// Changes of interfaces and addresses.
+/// Changes to interfaces and addresses.
 #[derive(Debug)]
 pub(crate) struct Changes {
     known: Vec<Interface>,

@@ -44,10 +44,10 @@ pub(crate) fn listen(local: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// Sets options of a connected socket. If the kernel rejects an option, this only costs delay.
+/// Sets TCP_NODELAY on a connected socket. If the kernel rejects it, this only costs delay.
 pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
     if let Err(error) = SockRef::from(stream).set_tcp_nodelay(true) {
-        tracing::debug!(%error, "cannot set an option of a TCP connection");
+        tracing::debug!(%error, "cannot set TCP_NODELAY; small writes may be delayed");
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn route_exists(
 /// Returns true if packets to an address are delivered to this machine: a socket can be bound to it.
 ///
 /// # Errors
-/// No socket can be opened, so the address may belong to this machine.
+/// Fails if no socket can be opened; the address may then belong to this machine.
 pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
     match UdpSocket::bind(SocketAddr::new(address, 0)) {
         Ok(_) => Ok(true),

@@ -14,7 +14,7 @@ impl Pref64Listener {
     /// Stub: this platform's kernel does not pass these options to programs.
     ///
     /// # Errors
-    /// Always `Unsupported`.
+    /// Always fails with `Unsupported`.
     pub fn start() -> io::Result<Self> {
         Err(unsupported_error("NAT64 prefixes from routers"))
     }

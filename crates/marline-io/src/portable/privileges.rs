@@ -8,7 +8,7 @@ use crate::edge::capabilities::KeptCapabilities;
 /// Stub: this platform has no capabilities to drop.
 ///
 /// # Errors
-/// Always `Unsupported`.
+/// Always fails with `Unsupported`.
 pub fn keep_capabilities(_kept: KeptCapabilities) -> io::Result<()> {
     Err(unsupported_error("capabilities"))
 }

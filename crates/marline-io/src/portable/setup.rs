@@ -13,7 +13,7 @@ impl InterfaceSetup {
     /// Stub: this platform cannot set up interfaces.
     ///
     /// # Errors
-    /// Always `Unsupported`.
+    /// Always fails with `Unsupported`.
     pub fn named(_name: &str) -> io::Result<InterfaceSetup> {
         Err(unsupported_error("TUN interfaces"))
     }
@@ -27,7 +27,7 @@ impl InterfaceSetup {
     /// Stub: this platform cannot set up interfaces.
     ///
     /// # Errors
-    /// Always `Unsupported`.
+    /// Always fails with `Unsupported`.
     pub fn set_up(&self, _mtu: Option<u32>) -> io::Result<()> {
         Err(unsupported_error("TUN interfaces"))
     }
@@ -35,7 +35,7 @@ impl InterfaceSetup {
     /// Stub: this platform cannot set up interfaces.
     ///
     /// # Errors
-    /// Always `Unsupported`.
+    /// Always fails with `Unsupported`.
     pub fn add_address(&self, _address: IpAddr, _prefix: u8) -> io::Result<()> {
         Err(unsupported_error("TUN interfaces"))
     }
@@ -43,7 +43,7 @@ impl InterfaceSetup {
     /// Stub: this platform cannot set up interfaces.
     ///
     /// # Errors
-    /// Always `Unsupported`.
+    /// Always fails with `Unsupported`.
     pub fn add_default_route(&self, _ipv6: bool) -> io::Result<()> {
         Err(unsupported_error("TUN interfaces"))
     }

@@ -70,14 +70,14 @@ pub(crate) fn bind_to_interface(
 fn raise_buffers(socket: &Socket) {
     let received = socket.set_recv_buffer_size(BUFFER_BYTES);
     if received.and(socket.set_send_buffer_size(BUFFER_BYTES)).is_err() {
-        tracing::debug!("cannot enlarge socket buffers");
+        tracing::debug!("cannot enlarge socket buffers; bursts may be dropped");
     }
 }
 
 /// Stub: the kernel would no longer tune the buffer.
 ///
 /// # Errors
-/// Always `Unsupported`.
+/// Always fails with `Unsupported`.
 pub fn set_initial_receive_buffer(_socket: BorrowedFd<'_>, _bytes: usize) -> io::Result<()> {
     Err(unsupported_error("initial buffer sizes"))
 }
@@ -85,7 +85,7 @@ pub fn set_initial_receive_buffer(_socket: BorrowedFd<'_>, _bytes: usize) -> io:
 /// Stub: the kernel would no longer tune the buffer.
 ///
 /// # Errors
-/// Always `Unsupported`.
+/// Always fails with `Unsupported`.
 pub fn restore_receive_buffer(_socket: BorrowedFd<'_>) -> io::Result<()> {
     Err(unsupported_error("initial buffer sizes"))
 }

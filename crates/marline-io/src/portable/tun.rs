@@ -15,7 +15,7 @@ impl Tun {
     /// Stub: this platform has no TUN interfaces.
     ///
     /// # Errors
-    /// Always `Unsupported`.
+    /// Always fails with `Unsupported`.
     pub fn open(_name: &str) -> io::Result<Tun> {
         Err(unsupported_error("TUN interfaces"))
     }
@@ -23,7 +23,7 @@ impl Tun {
     /// Stub: this platform has no TUN interfaces.
     ///
     /// # Errors
-    /// Always `Unsupported`.
+    /// Always fails with `Unsupported`.
     pub fn open_queue(_name: &str) -> io::Result<Tun> {
         Err(unsupported_error("TUN interfaces"))
     }
@@ -31,7 +31,7 @@ impl Tun {
     /// Stub: this platform has no TUN interfaces.
     ///
     /// # Errors
-    /// Always `Unsupported`.
+    /// Always fails with `Unsupported`.
     pub fn open_offloading(_name: &str) -> io::Result<Tun> {
         Err(unsupported_error("TUN interfaces"))
     }
@@ -39,7 +39,7 @@ impl Tun {
     /// Stub: this platform has no TUN interfaces.
     ///
     /// # Errors
-    /// Always `Unsupported`.
+    /// Always fails with `Unsupported`.
     pub fn adopt(_descriptor: OwnedFd) -> io::Result<Tun> {
         Err(unsupported_error("TUN interfaces"))
     }
@@ -47,7 +47,7 @@ impl Tun {
     /// Creates a second handle to the same interface.
     ///
     /// # Errors
-    /// No file descriptor is left.
+    /// Fails if no file descriptor is left.
     pub fn try_clone(&self) -> io::Result<Tun> {
         Ok(Tun { descriptor: self.descriptor.try_clone()? })
     }
@@ -61,7 +61,7 @@ impl Tun {
     /// Stub: this platform has no TUN interfaces.
     ///
     /// # Errors
-    /// Always `Unsupported`.
+    /// Always fails with `Unsupported`.
     pub fn read(&self, _buffer: &mut [u8]) -> io::Result<usize> {
         Err(unsupported_error("TUN interfaces"))
     }
@@ -69,7 +69,7 @@ impl Tun {
     /// Stub: this platform has no TUN interfaces.
     ///
     /// # Errors
-    /// Always `Unsupported`.
+    /// Always fails with `Unsupported`.
     pub fn write(&self, _packet: &[u8]) -> io::Result<()> {
         Err(unsupported_error("TUN interfaces"))
     }

@@ -19,7 +19,7 @@ impl Channel {
     /// Creates both ends, non-blocking.
     ///
     /// # Errors
-    /// No file descriptors are left.
+    /// Fails if no file descriptors are left.
     pub fn pair() -> io::Result<(Channel, Channel)> {
         let (one, other) = pair()?;
         Ok((Channel(one), Channel(other)))
@@ -40,7 +40,7 @@ impl Channel {
     /// Duplicates the descriptor of this end.
     ///
     /// # Errors
-    /// No file descriptors are left.
+    /// Fails if no file descriptors are left.
     pub fn duplicate(&self) -> io::Result<Channel> {
         Ok(Channel(self.0.try_clone()?))
     }

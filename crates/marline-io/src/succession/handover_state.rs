@@ -47,7 +47,7 @@ impl HandoverState {
     /// Sends the state to the other end of `channel`. Blocks while the channel is full.
     ///
     /// # Errors
-    /// The other process is gone.
+    /// Fails if the other process is gone.
     pub fn send_to(&self, channel: &Channel) -> io::Result<()> {
         let put = |message: Message, fd: Option<&OwnedFd>| loop {
             match channel.send(&[&message.to_bytes()], fd.map(AsFd::as_fd)) {
@@ -81,7 +81,7 @@ impl HandoverState {
     /// Receives the state from the other end of `channel`, which must be blocking.
     fn receive(channel: &Channel) -> io::Result<HandoverState> {
         let mut buffer = vec![0; MAX_MESSAGE_LEN];
-        let mut next = || next(channel, &mut buffer);
+        let mut next = || receive_next(channel, &mut buffer);
         let (Message::Hello { protocol, generation, predecessor, seed }, _) = next()? else {
             return Err(other_error("the predecessor did not send its version first"));
         };
@@ -120,7 +120,7 @@ impl HandoverState {
     }
 }
 
-fn next(channel: &Channel, buffer: &mut [u8]) -> io::Result<(Message, Option<OwnedFd>)> {
+fn receive_next(channel: &Channel, buffer: &mut [u8]) -> io::Result<(Message, Option<OwnedFd>)> {
     let Some((len, fd)) = channel.receive(buffer)? else {
         return Err(other_error("the other process exited"));
     };
@@ -138,7 +138,7 @@ impl PendingSuccessor {
     /// Receives the state from the predecessor on this channel. Blocks until it is complete.
     ///
     /// # Errors
-    /// The predecessor does not send the state, or uses another version.
+    /// Fails if the predecessor does not send the state or uses another version.
     pub fn receive(channel: Channel) -> io::Result<(PendingSuccessor, HandoverState)> {
         channel.set_blocking(true)?;
         let handover = HandoverState::receive(&channel)?;
@@ -149,11 +149,11 @@ impl PendingSuccessor {
     /// stopped receiving.
     ///
     /// # Errors
-    /// The predecessor is gone, or continues without this process.
+    /// Fails if the predecessor is gone or continues without this process.
     pub fn request_start(&self, version: &str) -> io::Result<()> {
         let ready = Message::Ready { version: version.to_owned() };
         self.channel.send(&[&ready.to_bytes()], None)?;
-        match next(&self.channel, &mut [0; 256])? {
+        match receive_next(&self.channel, &mut [0; 256])? {
             (Message::Start, _) => Ok(()),
             _ => Err(other_error("the predecessor refused the handover")),
         }
@@ -181,10 +181,12 @@ impl Channel {
     /// gone.
     pub fn receive_report(&self) -> io::Result<Result<String, String>> {
         let mut buffer = vec![0; MAX_MESSAGE_LEN];
-        let heard = match next(self, &mut buffer) {
+        let heard = match receive_next(self, &mut buffer) {
             // The successor ended without reading everything. The kernel reports this error first; earlier messages
             // follow.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => next(self, &mut buffer),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                receive_next(self, &mut buffer)
+            }
             heard => heard,
         };
         match heard?.0 {

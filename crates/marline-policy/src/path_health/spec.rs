@@ -19,7 +19,7 @@ impl Display for BadPathHealthSpec {
             f,
             "{:?}: expected `prompt` or `multimob`, optionally with `,period=250ms`, `,weight=16%`, \
              `,loss=25%`, `,base=risk` or `=outstanding`, `,retransmissions=50%`, `,least=10`, \
-             `,rto=1500ms`, and for prompt `,wait=50ms`, `,count=3`, `,clean=2s`, `,probe=600ms`, \
+             `,rto=1500ms`, and for `prompt` `,wait=50ms`, `,count=3`, `,clean=2s`, `,probe=600ms`, \
              `,longest-probe=1200ms`; times are 1ms to 1h, shares 1% to 100%, counts 0 to 1000",
             self.text
         )

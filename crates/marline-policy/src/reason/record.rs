@@ -18,13 +18,13 @@ use crate::{
     Reinjection, ReinjectionCause, SubflowId, SubflowSet, SubflowView,
 };
 
-/// Error for an invalid record: the name of the missing or wrong field.
+/// Error for an invalid record, with the name of the missing or invalid field.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BadRecord(pub &'static str);
 
 impl Display for BadRecord {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "not a record of a decision: {}", self.0)
+        write!(f, "cannot parse the decision record: field `{}` is missing or invalid", self.0)
     }
 }
 

@@ -83,7 +83,9 @@ impl Reason {
             u64::try_from(unused.as_micros()).unwrap_or(u64::MAX)
         });
         let unused = time_text(unused);
-        format!("copy of {size} on {path} to measure it, as it has carried nothing for {unused}")
+        format!(
+            "copy of {size} on {path} to measure that path, which has carried nothing for {unused}"
+        )
     }
 
     fn format_recheck(&self) -> String {
@@ -219,12 +221,14 @@ impl Reason {
         let carriers =
             if carriers.is_empty() { "a path".to_owned() } else { carriers.join(" and ") };
         match item.cause {
-            ReinjectionCause::UnansweredProbe => format!("a probe on {carriers} had no answer"),
+            ReinjectionCause::UnansweredProbe => format!("a probe on {carriers} was not answered"),
             ReinjectionCause::SubflowRto => {
                 format!("the retransmission timer of {carriers} expired")
             }
             ReinjectionCause::SubflowClosed => "the path that carried it is gone".to_owned(),
-            ReinjectionCause::DataRto => "the connection's own timer expired".to_owned(),
+            ReinjectionCause::DataRto => {
+                "the connection-level retransmission timer expired".to_owned()
+            }
             ReinjectionCause::Policy => "the scheduler requested it".to_owned(),
             ReinjectionCause::Loss => format!("{carriers} lost it"),
         }
@@ -257,7 +261,7 @@ fn time_text(us: Option<u64>) -> String {
         Some(us) if us < 10_000 => format!("{:.1} ms", us as f64 / 1e3),
         Some(us) if us < 1_000_000 => format!("{} ms", us / 1_000),
         Some(us) if us < UNKNOWN_US => format!("{:.1} s", us as f64 / 1e6),
-        _ => "an unknown time".to_owned(),
+        _ => "an unknown amount of time".to_owned(),
     }
 }
 

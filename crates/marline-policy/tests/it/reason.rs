@@ -35,7 +35,7 @@ const fn by(rule: Rule, path: SubflowId) -> Grounds {
 }
 
 #[test]
-fn new_data_is_said_to_go_where_it_arrives_first() {
+fn the_text_of_new_data_names_the_path_of_first_arrival() {
     let run = Decision::SendRun { subflow: WIFI, range: range(0, 14_000) };
     let first = Grounds { arrives_us: Some(31_400), ..by(Rule::First, WIFI) };
     assert_eq!(
@@ -121,7 +121,7 @@ fn the_text_of_a_copy_names_savings_and_limit() {
     assert!(unknown.text(&name).contains(": wifi has no forecast yet; a copy"));
     assert_eq!(
         words(send(1, 0, 500), by(Rule::Explore, LTE)),
-        "copy of 500 bytes on lte to measure it, as it has carried nothing for 1.0 s"
+        "copy of 500 bytes on lte to measure that path, which has carried nothing for 1.0 s"
     );
 }
 
@@ -136,11 +136,14 @@ fn the_text_of_a_reinjection_names_its_cause() {
     let again =
         |decision, grounds| Reason { question: Question::Again(item), ..reason(decision, grounds) };
     let rescue = again(send(1, 0, 1_400), by(Rule::Rescue, LTE));
-    assert_eq!(rescue.text(&name), "reinjection of 1.4 kB on lte: a probe on wifi had no answer");
+    assert_eq!(
+        rescue.text(&name),
+        "reinjection of 1.4 kB on lte: a probe on wifi was not answered"
+    );
     let waits = again(Decision::Wait, by(Rule::RescueWaits, LTE));
     assert_eq!(
         waits.text(&name),
-        "reinjection of 1.4 kB (a probe on wifi had no answer) waits: lte already carries it"
+        "reinjection of 1.4 kB (a probe on wifi was not answered) waits: lte already carries it"
     );
     let unblock = Grounds { other: Some(LTE), ..by(Rule::Unblock, WIFI) };
     let mut blocked = reason(send(0, 0, 1_000), unblock);
@@ -279,5 +282,5 @@ fn an_invalid_record_is_refused_with_the_wrong_field() {
     assert_eq!(broken("id=1", "it=1"), Err(BadRecord("id")));
     assert_eq!(Reason::parse(""), Err(BadRecord("now_ns")));
     let error = Reason::parse("").expect_err("empty").to_string();
-    assert_eq!(error, "not a record of a decision: now_ns");
+    assert_eq!(error, "cannot parse the decision record: field `now_ns` is missing or invalid");
 }

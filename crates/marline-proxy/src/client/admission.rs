@@ -1,8 +1,8 @@
 //! Choice between resuming a session and a full TLS handshake, with a limit on simultaneous handshakes.
 //!
-//! A server limits unauthenticated clients but not clients with a session. Therefore the first request makes the
-//! TLS handshake, and all others wait for the session that results from it. If the handshake takes long (it may be
-//! on a failed path), a few more are tried. The session is renewed by one such handshake before it ends.
+//! A server limits unauthenticated clients but not clients with a session. Therefore the first request performs the TLS
+//! handshake, and all others wait for the session that results from it. If the handshake takes long (it may be on a
+//! failed path), a few more are tried. The session is renewed by one such handshake before it ends.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,9 +13,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::session::{LIFETIME, Session, SessionId};
 
-/// Largest number of concurrent handshakes. A server admits 16 per source, and other clients may share our address.
+/// Maximum number of concurrent handshakes. A server admits 16 per source, and other clients may share our address.
 const MAX_HANDSHAKES: usize = 8;
-/// While the first handshake may still give a session, the next one starts after this delay.
+/// Delay before the next handshake starts while the first one may still yield a session.
 const HANDSHAKE_HEDGE_DELAY: Duration = Duration::from_secs(1);
 
 /// Means of authentication for a request.

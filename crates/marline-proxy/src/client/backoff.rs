@@ -23,7 +23,7 @@ impl Backoff {
 
     /// Waits until the next attempt. Returns `false` if that would be too late.
     pub(super) async fn wait_for_next(&mut self) -> bool {
-        // Between half the pause and all of it, so that requests refused together are not retried together.
+        // Waits between half the pause and all of it, so that requests refused together are not retried together.
         let mut random = [0];
         // Without randomness, all wait equally long.
         let _ = ring::rand::SystemRandom::new().fill(&mut random);

@@ -26,27 +26,27 @@ use crate::target::Target;
 /// Time after which a server that has not answered on any path counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Addresses that do not answer within this time may have passed to another machine, so their names are resolved
-/// again.
+/// Time without an answer after which names are resolved again, because their addresses may have passed to another
+/// machine.
 const RERESOLVE_AFTER: Duration = Duration::from_secs(1);
 
 /// Time for a member of a fleet to answer at its own address before the shared address is tried as well. Reaching
 /// another member costs a TLS handshake.
 const SHARED_ADDRESS_DELAY: Duration = Duration::from_millis(750);
-/// If a member's own address did not answer while the shared one did, it is not tried again for this time.
+/// Time for which a member's own address is not tried again after only the shared address has answered.
 const MEMBER_RETRY_PAUSE: Duration = Duration::from_secs(60);
-/// Connections to such a member end when nothing is received on them for this time. Without evidence that the
-/// network works, they would wait for it for an hour (decisions/outages.md).
+/// Time without received data after which connections to such a member end. Without evidence that the network works,
+/// they would wait an hour for it (decisions/outages.md).
 const MEMBER_IDLE_LIMIT: Duration = Duration::from_secs(120);
 
-/// An answer is renewed when it is used after this time.
+/// Age of a DNS answer from which it is renewed when it is used.
 const RENEW_AFTER: Duration = Duration::from_secs(60);
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Enough for two queries to each of two resolvers that do not answer.
+/// Timeout of a lookup by another resolver: enough for two queries to each of two resolvers that do not answer.
 const FALLBACK_LOOKUP_TIMEOUT: Duration = Duration::from_secs(9);
 /// Delay after which the paths' own resolvers are queried in addition to the usual resolution.
 const PATH_RESOLVER_DELAY: Duration = Duration::from_millis(500);
-/// Minimum age of an answer at which unanswered connections cause another resolution.
+/// Minimum age of a DNS answer before failed connection attempts cause another lookup.
 const MIN_RESOLVE_INTERVAL: Duration = Duration::from_secs(3);
 /// Time without received data after which a connection ends if the name no longer has its address.
 const GONE_ADDRESS_IDLE_LIMIT: Duration = Duration::from_secs(30);
@@ -70,7 +70,7 @@ impl Dialer {
         Dialer { client, transport, names: Arc::new(names), silent: Mutex::default() }
     }
 
-    /// Replaces the resolution of the servers' names.
+    /// Resolves server names with `names`.
     #[must_use]
     pub fn resolving(self, names: NameLookup) -> Dialer {
         let servers = self.names.servers.clone();
@@ -89,8 +89,8 @@ impl Dialer {
 }
 
 impl Dialer {
-    /// Connects to an address of the servers' names. If the known addresses do not answer soon, the names are
-    /// resolved again, and new addresses are tried in parallel.
+    /// Connects to an address to which the servers' names resolve. If the known addresses do not answer soon, the names
+    /// are resolved again, and new addresses are tried in parallel.
     async fn connect_by_name(&self) -> anyhow::Result<marline::Stream> {
         let known = self.names.addresses().await?;
         self.names.watch_silence();
@@ -174,7 +174,7 @@ impl Connect for Dialer {
             Ok(Err(_)) => return self.connect_by_server_name(own).await,
             Err(_) => {}
         }
-        // In parallel. A failure is ignored, since that of the names is more informative.
+        // Tries both in parallel. An error of the member's attempt is ignored: that of the attempt by name says more.
         let late = async {
             match to_member.await {
                 Ok(stream) => stream,
@@ -188,10 +188,10 @@ impl Connect for Dialer {
     }
 }
 
-/// Addresses of a host from a resolution other than the system's.
+/// Addresses of a host from a resolver other than the system's.
 pub type LookupFuture = Pin<Box<dyn Future<Output = Vec<IpAddr>> + Send>>;
 
-/// Resolution of the servers' names: by another resolver first, if one is set, and then by the system.
+/// Lookup of server names: by another resolver first, if one is set, and then by the system.
 #[derive(Clone, Default)]
 pub struct NameLookup(Option<Arc<FallbackLookup>>);
 
@@ -251,7 +251,7 @@ impl fmt::Debug for NameLookup {
 /// Results of resolving the names.
 #[derive(Debug, Default)]
 struct ResolvedNames {
-    /// The latest answer with its time.
+    /// The latest DNS answer with its time.
     answer: Option<(Instant, Vec<SocketAddr>)>,
     /// The latest failure with its time.
     failure: Option<(Instant, String)>,
@@ -259,7 +259,7 @@ struct ResolvedNames {
     watched: bool,
 }
 
-/// Resolver of the servers' names that tracks address changes.
+/// Resolver for the servers' names that tracks address changes.
 #[derive(Debug)]
 struct ServerNames {
     client: Client,

@@ -71,7 +71,7 @@ impl Open for Direct {
                 return Err(OpenError::Refused(failure));
             }
         };
-        // Permanent, because another target uses another connection.
+        // The deadline is permanent, because every target has its own connection.
         self.deadlines.apply_to(&stream, target.port);
         tracing::debug!(%target, address = %stream.peer_addr(), "connected");
         // Names of targets are not logged by default.

@@ -20,7 +20,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-/// Largest number of bytes sent ahead. It is below what a session's stream seals without waiting for room, and
+/// Maximum number of bytes sent ahead. It is below what a session's stream seals without waiting for room, and
 /// below a server's receive window, because the server reads the bytes only after reaching the target.
 const MAX_BYTES_AHEAD: usize = 4 * 1_024;
 
@@ -32,14 +32,14 @@ pub struct EarlyBytes<'a> {
     bytes: Vec<u8>,
     /// True if the application's end was read.
     ended: bool,
-    /// Error of the application's connection.
+    /// Error on the application's connection.
     error: Option<io::Error>,
     /// True if the bytes were sent on a connection that broke. They may have arrived.
     spent: bool,
 }
 
 impl<'a> EarlyBytes<'a> {
-    /// Creates a value for an application from which no bytes were read yet.
+    /// Creates a value for an application from which no bytes have been read yet.
     #[must_use]
     pub const fn new(application: &'a TcpStream) -> EarlyBytes<'a> {
         EarlyBytes { application, bytes: Vec::new(), ended: false, error: None, spent: false }
@@ -71,7 +71,7 @@ impl<'a> EarlyBytes<'a> {
 
     /// Reads the first bytes of the application, if it sends within `patience`.
     pub(super) async fn read_first_bytes(&mut self, patience: Duration) -> &[u8] {
-        // An application that stays silent is normal for protocols in which the server sends first.
+        // Silence is normal in protocols in which the server sends first.
         let _ = timeout(patience, self.read_more()).await;
         &self.bytes
     }

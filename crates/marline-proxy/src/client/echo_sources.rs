@@ -1,4 +1,4 @@
-//! Sources of echo requests (ICMP): addresses and identifiers of applications, each with a sender of the tunnel.
+//! Sources of ICMP echo requests: addresses and identifiers of applications, each with a sender of the tunnel.
 //!
 //! An identifier has the role of a port (RFC 5508): each identifier of an application gets an identifier of its own
 //! at the server.

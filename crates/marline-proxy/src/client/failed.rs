@@ -1,4 +1,4 @@
-//! Failed attempts to connect to the server, classified by whether a repetition makes sense.
+//! Failed attempts to connect to the server, classified by whether a retry makes sense.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use crate::transport;
 
 /// An attempt that did not succeed.
 pub(super) enum Failed {
-    /// A repetition would fail, too.
+    /// A retry would fail, too.
     Permanent(OpenError),
     /// The server is overloaded: it reported this, or closed before its Welcome.
     Busy(OpenError),
@@ -35,7 +35,7 @@ impl Failed {
         Failed::classify_early_error(OpenError::from_io(what, error))
     }
 
-    /// Classifies an error before the server's Welcome.
+    /// Classifies an error that occurred before the server's Welcome.
     pub(super) fn classify_early_error(error: OpenError) -> Failed {
         let OpenError::Server(why) = error else { return error.into() };
         let cause = why.downcast_ref::<io::Error>();

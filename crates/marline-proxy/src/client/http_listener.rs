@@ -20,10 +20,10 @@ use crate::transport::Transport;
 
 /// Time limit for the complete head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest number of bytes in empty lines before a request.
+/// Maximum number of bytes in empty lines before a request.
 const MAX_EMPTY_BYTES: usize = 64;
-/// Time an application may take to read an answer of the proxy, and the number of its bytes that are discarded
-/// meanwhile. A reset would destroy the answer.
+/// Time an application may take to read a response from the proxy, and the number of its bytes that are discarded
+/// meanwhile. A reset would destroy the response.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
 const MAX_DISCARDED_BYTES: u64 = 256 * 1_024;
 
@@ -105,7 +105,7 @@ impl<O: Open> SocksListener<O> {
         tracing::warn!(%target, "{error}");
         let refusal = match error {
             OpenError::Refused(failure) => return Self::answer_refusal(&mut socket, failure).await,
-            // The reason names the server and its paths, and a web page may be able to read the answer.
+            // The reason names the server and its paths, and a web page may be able to read the response.
             OpenError::Pin | OpenError::Server(_) => {
                 Refusal::new(502, "the Marline server cannot be reached: see the client's log")
             }
@@ -155,7 +155,7 @@ async fn refuse(socket: &mut TcpStream, refusal: &Refusal) {
     send_answer(socket, &refusal.to_bytes()).await;
 }
 
-/// Sends an answer, and closes so that it can be read.
+/// Sends a response, and closes so that it can be read.
 async fn send_answer(socket: &mut TcpStream, answer: &[u8]) {
     let said = async {
         socket.write_all(answer).await?;

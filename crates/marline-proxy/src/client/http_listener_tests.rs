@@ -64,7 +64,7 @@ async fn mirror() -> SocketAddr {
 }
 
 #[tokio::test]
-async fn connect_passes_bytes_both_ways_even_those_that_came_early() {
+async fn connect_passes_bytes_in_both_directions_even_those_that_came_early() {
     let near = near().await;
     let target = echo_target().await;
     let mut socket = TcpStream::connect(near.address).await.unwrap();

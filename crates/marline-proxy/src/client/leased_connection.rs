@@ -69,7 +69,7 @@ impl<S: Transport> Transport for Leased<S> {
     }
 
     fn finish(mut self) {
-        // With the scheduler of this target's deadline, the connection must not serve another target.
+        // A connection with the scheduler for this target's deadline must not serve another target.
         let usual = self.previous_scheduler.is_none_or(|usual| usual.restore(&self.channel));
         if usual && self.channel.renew() {
             (self.home)(self.channel);

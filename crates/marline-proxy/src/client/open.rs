@@ -37,8 +37,8 @@ pub enum OpenError {
     Refused(Failure),
     /// The server's key differs from the invite's.
     #[error(
-        "the server's key differs from the invite's: it was set up again, or another machine \
-         answers instead (nothing secret was sent); ask the server's owner for a new invite"
+        "the server's key differs from the invite's: the server was set up again, or another \
+         machine answers (no secrets were sent); ask the server's owner for a new invite"
     )]
     Pin,
     /// The server was not reached, or the connection to it was lost.
@@ -47,7 +47,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Returns the code of the error in RFC 8803.
+    /// Returns the RFC 8803 code of the error.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
@@ -57,7 +57,7 @@ impl OpenError {
         }
     }
 
-    /// Returns the error of reading from or writing to the server.
+    /// Creates the error for a failed read from, or write to, the server.
     #[must_use]
     pub fn from_io(what: &str, error: io::Error) -> OpenError {
         if tls::is_pin_mismatch(&error) {

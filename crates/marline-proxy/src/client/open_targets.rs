@@ -46,7 +46,7 @@ pub struct OpenTarget {
     pub from_target: u64,
 }
 
-/// Entry of a stream in the list. Dropping it removes the entry.
+/// Entry for a stream in the list. Dropping it removes the entry.
 #[must_use]
 pub struct ListEntry {
     list: OpenTargets,

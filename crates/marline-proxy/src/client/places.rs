@@ -13,9 +13,9 @@ use crate::rate::{Rate, RateLimit};
 
 /// Time that a connection waits for a place: longer than a burst, shorter than an application's timeout.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Connections that wait at the same time; further ones stay in the kernel's queue.
+/// Maximum number of connections that wait at the same time; further ones stay in the kernel's queue.
 const MAX_WAITING_CONNECTIONS: usize = 1_024;
-/// Warnings about the limit.
+/// Rate of warnings about the limit.
 const WARNINGS: Rate = Rate { burst: 1, interval: Duration::from_secs(60) };
 
 /// Permission to wait for a place.
@@ -108,7 +108,7 @@ impl Places {
         if warnings.try_take(Instant::now()) {
             tracing::warn!(
                 refused,
-                "connection limit reached: all {count} connections (--max-connections) are in use, refusing new ones"
+                "connection limit reached: all {count} connections (--max-connections) are in use; refusing new ones"
             );
         }
         let text = format!("connection limit reached ({count})");

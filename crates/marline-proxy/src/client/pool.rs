@@ -25,12 +25,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::transport::Transport;
 
-/// Largest number of waiting connections. Beyond it, the oldest is closed.
+/// Maximum number of waiting connections. Beyond it, the oldest is closed.
 const MAX_WAITING: usize = 64;
-/// Waiting time of a connection. It is below the inactivity timers of cellular radios, so that closing does not
+/// Maximum waiting time of a connection. It is below the inactivity timers of cellular radios, so that closing does not
 /// wake one.
 const MAX_WAIT: Duration = Duration::from_secs(5);
-/// Interval of checks for expired connections.
+/// Interval between checks for expired connections.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for an orderly end.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ impl<S: Transport> Pool<S> {
             let keeper = self.keepers().pop_back()?;
             self.changed.notify_one();
             let (order, delivery) = oneshot::channel();
-            // A keeper whose connection has just failed drops the order, so try the next one.
+            // A keeper whose connection has just failed drops the request, so try the next one.
             if keeper.send(order).is_ok()
                 && let Ok(stream) = delivery.await
             {
@@ -119,14 +119,14 @@ async fn keep_until_ordered<S: Transport>(
         _ = stream.read(&mut byte) => {}
         order = &mut order => {
             if let Ok(order) = order {
-                // The receiver of the order may be gone.
+                // The requesting task may be gone.
                 let _ = order.send(stream);
                 return;
             }
         }
         () = sleep(life) => {}
     }
-    // Refuse orders before closing, or one could be lost during it.
+    // Stop accepting requests before closing; otherwise one could be lost while the connection closes.
     drop(order);
     let _ = timeout(CLOSING_TIME, stream.shutdown()).await;
 }

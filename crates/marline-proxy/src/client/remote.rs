@@ -1,9 +1,9 @@
 //! Remote forwards: the server listens, and its visitors reach a target of the client.
 //!
-//! Each forward has a connection to the server that controls it. The server announces each visitor on it. The
-//! client then connects to the target and opens a multipath connection of its own for that visitor, as for any
-//! application. The control connection is kept as long as its paths may come back. When it ends, for example
-//! because the server was restarted, a new one requests the same address.
+//! Each forward is controlled by a connection to the server, on which the server announces each visitor. The client
+//! then connects to the target and opens a multipath connection of its own for that visitor, as for any application.
+//! The control connection is kept as long as its paths may come back. When it ends, for example because the server was
+//! restarted, a new one requests the same address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use crate::outgoing;
 use crate::target::Target;
 use crate::transport::Transport;
 
-/// Interval of keepalives. They show the server that the client is alive, and are answered. Sending also reveals
+/// Interval between keepalives. They show the server that the client is alive, and are answered. Sending also reveals
 /// whether the server still knows the connection.
 const KEEPALIVE_PERIOD: Duration = Duration::from_secs(20);
 /// Time limit for connecting to a target. The visitor waits longer.
@@ -34,7 +34,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
-/// Largest number of refused visitors waiting to be reported.
+/// Maximum number of refused visitors waiting to be reported.
 const MAX_DECLINED: usize = 64;
 
 /// A remote forward.
@@ -210,7 +210,7 @@ fn needs_owner_action(error: &OpenError) -> bool {
         || matches!(error, OpenError::Refused(failure) if lasting.contains(&failure.code))
 }
 
-/// Reads the server's messages until it gives the reason for its end.
+/// Reads the server's messages until the server states why it ends the forward. Returns that reason.
 async fn read_messages(
     mut reader: impl AsyncRead + Unpin,
     mut visit: impl FnMut(VisitorId, SocketAddr),

@@ -112,7 +112,7 @@ async fn visitors_reach_the_target_side_by_side_and_half_closes_pass() {
 }
 
 #[tokio::test]
-async fn resets_pass_both_ways_and_a_closed_target_is_one() {
+async fn resets_pass_in_both_directions_and_a_closed_target_is_one() {
     let bench = bench(&["127.0.0.1:0"]);
     let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = client(&bench, "127.0.0.1:0", target.local_addr().unwrap().into(), 8);

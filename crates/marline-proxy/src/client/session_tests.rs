@@ -203,7 +203,7 @@ async fn a_revoked_credential_ends_its_sessions() {
 async fn sessions_end_with_their_hour_and_are_renewed_before() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (way, connects) = tunnel_to(&bench);
-    // Refused by the rules: this answer of the server needs no socket, so it works with paused time.
+    // Refused by the rules: this answer from the server needs no socket, so it works with paused time.
     let ask = || async { way.open(&"10.0.0.1:80".parse().unwrap()).await.unwrap_err().code() };
     assert_eq!(ask().await, ErrorCode::NotAuthorized);
     tokio::time::sleep(Duration::from_secs(2_800)).await;
@@ -334,7 +334,11 @@ async fn a_connection_without_an_answer_to_its_session_has_another_one_beside_it
     assert!(echo(&way, &target).await.is_session());
     assert_eq!(connects.load(Ordering::Relaxed), 3);
     assert!(echo(&way, &target).await.is_session());
-    assert_eq!(connects.load(Ordering::Relaxed), 4, "who is answered in time has no other");
+    assert_eq!(
+        connects.load(Ordering::Relaxed),
+        4,
+        "an attempt that is answered in time starts no other"
+    );
 }
 
 /// Records the addresses of each connection attempt.
@@ -386,6 +390,6 @@ async fn a_connection_without_datagram_support_is_refused_a_lane() {
     // ... or the connection is not a multipath stream over UDP.
     bench.server.offer_datagrams(crate::testing::lane_config(), Default::default());
     let refused = way.datagrams(|_| Ok(end)).await.err().unwrap().to_string();
-    assert!(refused.contains("need the UDP carrier"), "{refused}");
+    assert!(refused.contains("carrier cannot carry datagrams"), "{refused}");
     echo(&way, &echo_target().await).await;
 }

@@ -126,7 +126,7 @@ impl<O: Open> SocksListener<O> {
                         Err(error) => tracing::info!("{error}"),
                     },
                     Service::Socks5 => {
-                        // The application requests another turn when its request is complete.
+                        // Serving the application takes another turn once its request is complete.
                         drop(turn);
                         front.application(socket, remote).await;
                     }
@@ -144,8 +144,8 @@ impl<O: Open> SocksListener<O> {
             match listener.accept().await {
                 Ok((socket, remote)) => return (socket, remote, turn),
                 Err(error) => {
-                    // Out of descriptors, or the application disconnected while queued.
-                    tracing::warn!("cannot accept a connection: {error}");
+                    // The process is out of descriptors, or the application disconnected while queued.
+                    tracing::warn!("cannot accept a connection; retrying: {error}");
                     sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -287,14 +287,14 @@ impl<O: Open> SocksListener<O> {
     }
 }
 
-/// The request of an application.
+/// A request from an application.
 enum ApplicationRequest {
     Socks(Version, Request),
     /// The request and the bytes after its head.
     Http(Box<HttpRequest>, Vec<u8>),
 }
 
-/// Reads the request of an application. Returns `None` if the request cannot be served and the application has been
+/// Reads an application's request. Returns `None` if the request cannot be served and the application has been
 /// answered.
 async fn read_application_request<O: Open>(socket: &mut TcpStream) -> Option<ApplicationRequest> {
     match timeout(SOCKS_TIMEOUT, read_socks_request(socket)).await {
@@ -314,7 +314,8 @@ async fn read_application_request<O: Open>(socket: &mut TcpStream) -> Option<App
     }
 }
 
-/// Reads a SOCKS request. Returns `None` if the first byte is that of HTTP. Nothing was then read from the socket.
+/// Reads a SOCKS request. Returns `None` if the first byte is that of HTTP. In that case, nothing has been read from
+/// the socket.
 async fn read_socks_request(
     socket: &mut TcpStream,
 ) -> Result<Option<(Version, Request)>, SocksError> {

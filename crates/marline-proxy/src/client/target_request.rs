@@ -25,7 +25,7 @@ impl<C: Connect> Tunnel<C> {
             let (reader, writer) = (&mut reader, &mut writer);
             let asking = async {
                 let Timeouts { warm, target, .. } = self.patience;
-                let broken = |error| OpenError::from_io("sending to the server", error);
+                let broken = |error| OpenError::from_io("cannot send to the server", error);
                 let late = || OpenError::timed_out("a used connection", warm);
                 send(writer, &request.to_bytes()).await?;
                 let heard = self.expect_message(reader, target, expect_working);

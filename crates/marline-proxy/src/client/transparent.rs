@@ -16,11 +16,11 @@ use super::listening::{listen_error, listen_with};
 use crate::sys;
 use crate::target::Target;
 
-/// Binds a port on all addresses, of both families if the system supports them. It is served once there is a runtime.
-/// Without CAP_NET_ADMIN it accepts connections by REDIRECT but not by TPROXY.
+/// Binds a port on all addresses, of both families if the system supports them. Needs no async runtime; the caller
+/// serves the returned listeners later. Without CAP_NET_ADMIN they accept connections by REDIRECT but not by TPROXY.
 ///
 /// # Errors
-/// The port is taken or not allowed.
+/// The port is in use, or permission is denied.
 pub fn bind(port: u16) -> anyhow::Result<Vec<std::net::TcpListener>> {
     let what = || format!("cannot listen on TCP port {port}");
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));

@@ -77,13 +77,15 @@ impl From<&OpenError> for Trouble {
                 _ => (TroubleKind::Protocol, format!("refused by the server: {}", failure.text)),
             },
             OpenError::Pin => {
-                let text = "the server's key differs from the invite's: it was set up again, \
-                            or another machine answers instead (nothing secret was sent)";
+                let text = "the server's key differs from the invite's: the server was set up \
+                            again, or another machine answers (no secrets were sent)";
                 (TroubleKind::Key, text.to_owned())
             }
             OpenError::Server(error) if is_protocol_violation(error) => (
                 TroubleKind::Protocol,
-                format!("another program answers, not the server: {error:#}"),
+                format!(
+                    "the address is served by another program, not by a Marline server: {error:#}"
+                ),
             ),
             OpenError::Server(error) => (TroubleKind::Unreached, format!("{error:#}")),
         };
@@ -185,7 +187,8 @@ mod tests {
     #[test]
     fn invalid_server_data_is_a_protocol_trouble() {
         let kind = |error: io::ErrorKind| {
-            Trouble::from(&OpenError::from_io("TLS with the server", error.into())).kind
+            Trouble::from(&OpenError::from_io("TLS handshake with the server failed", error.into()))
+                .kind
         };
         assert_eq!(kind(io::ErrorKind::InvalidData), TroubleKind::Protocol);
         assert_eq!(kind(io::ErrorKind::UnexpectedEof), TroubleKind::Unreached);

@@ -62,7 +62,7 @@ pub struct Tunnel<C: Connect> {
     pool: Pool<Channel<C::Stream>>,
     used: UsedConnections<Channel<C::Stream>>,
     trouble: LastTrouble,
-    /// For tasks that must not keep the tunnel alive.
+    /// Reference for tasks that must not keep the tunnel alive.
     weak_self: Weak<Tunnel<C>>,
 }
 
@@ -325,7 +325,7 @@ impl<C: Connect> Tunnel<C> {
         binding: &Binding,
         request: Option<&Message>,
     ) -> Result<Result<AuthenticatedConnection<C::Stream>, C::Stream>, Failed> {
-        const OPENING_STEP: &str = "opening a connection to the server";
+        const OPENING_ERROR: &str = "cannot open a connection to the server";
         let request = request.map(Message::to_bytes).unwrap_or_default();
         let opened = session.open(binding, &request);
         let (opening, keys) = opened.map_err(OpenError::Server)?;
@@ -337,7 +337,7 @@ impl<C: Connect> Tunnel<C> {
             Answer::parse(answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
         };
         let answer =
-            answer.await.map_err(|error| Failed::handshake_io_error(OPENING_STEP, error))?;
+            answer.await.map_err(|error| Failed::handshake_io_error(OPENING_ERROR, error))?;
         if answer == Answer::Unknown {
             return Ok(Err(stream));
         }
@@ -347,7 +347,7 @@ impl<C: Connect> Tunnel<C> {
         Ok(Ok((stream, limit, Arc::clone(session))))
     }
 
-    /// Authenticates by TLS, which also gives a session.
+    /// Authenticates by TLS, which also yields a session.
     async fn authenticate_by_tls(
         &self,
         stream: C::Stream,
@@ -356,8 +356,9 @@ impl<C: Connect> Tunnel<C> {
     ) -> Result<AuthenticatedConnection<C::Stream>, Failed> {
         let handshake = async {
             let handshake = self.tls.connect(tls::server_name(), stream).await;
-            let stream =
-                handshake.map_err(|e| Failed::handshake_io_error("TLS with the server", e))?;
+            let stream = handshake.map_err(|e| {
+                Failed::handshake_io_error("TLS handshake with the server failed", e)
+            })?;
             // The token is sent only now that the pin is verified.
             let mut bytes =
                 Message::Hello { version: VERSION, token: self.token.clone() }.to_bytes();
@@ -372,9 +373,9 @@ impl<C: Connect> Tunnel<C> {
             let session = self.remember(&stream, offer, own)?;
             Ok((stream, limit, session))
         };
-        timeout(self.patience.handshake, handshake)
-            .await
-            .map_err(|_| OpenError::timed_out("TLS with the server", self.patience.handshake))?
+        timeout(self.patience.handshake, handshake).await.map_err(|_| {
+            OpenError::timed_out("TLS handshake with the server", self.patience.handshake)
+        })?
     }
 
     fn remember(
@@ -420,7 +421,7 @@ impl<C: Connect> Tunnel<C> {
         self.connected(&mut stream).await?;
         if let Some(ahead) = ahead {
             let repeated = ahead.repeat(&mut stream).await;
-            repeated.map_err(|error| OpenError::from_io("sending to the server", error))?;
+            repeated.map_err(|error| OpenError::from_io("cannot send to the server", error))?;
         }
         Ok(self.lease(stream))
     }
@@ -460,7 +461,7 @@ impl<C: Connect> Tunnel<C> {
     /// Makes a new session before the old one ends, on a connection of its own that is closed immediately.
     async fn renew(&self) {
         let turn = self.admission.enter_without_session().await;
-        // From the same member, which may hold state of this client, such as a remote forward.
+        // Renew at the same member, which may hold state of this client, such as a remote forward.
         let own = self.admission.own_addresses();
         match self.attempt_with_handshake(turn, &own, None).await {
             Ok((mut stream, ..)) => {
@@ -522,14 +523,14 @@ pub(super) async fn send(
         stream.write_all(bytes).await?;
         stream.flush().await
     };
-    written.await.map_err(|error| OpenError::from_io("sending to the server", error))
+    written.await.map_err(|error| OpenError::from_io("cannot send to the server", error))
 }
 
 /// Fills the pool until the tunnel is gone.
 async fn keep_pool_filled<C: Connect>(tunnel: Weak<Tunnel<C>>) {
     const FIRST_PAUSE: Duration = Duration::from_secs(1);
     const MAX_PAUSE: Duration = Duration::from_secs(60);
-    /// `changed` cannot be awaited forever, because the tunnel must be able to end.
+    /// Interval between checks whether the tunnel still exists, because awaiting `changed` would keep it alive.
     const CHECK_INTERVAL: Duration = Duration::from_secs(5);
     let mut pause = FIRST_PAUSE;
     while let Some(tunnel) = tunnel.upgrade() {

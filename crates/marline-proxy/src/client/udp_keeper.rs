@@ -1,4 +1,4 @@
-//! Keeper of a client's lane for datagrams, which opens the lane when it is needed and again after it was lost.
+//! Keeper of a client's datagram lane: opens the lane when it is needed, and again after a loss.
 
 use std::convert::Infallible;
 use std::io;
@@ -22,7 +22,7 @@ use crate::session::Session;
 use crate::session::datagram_keys::{Generation, LaneEnd, Side};
 use crate::transport::Transport;
 
-/// Interval of keepalives. The server keeps the client's sockets while it receives them.
+/// Interval between keepalives. The server keeps the client's sockets while it receives them.
 const KEEPALIVE_PERIOD: Duration = Duration::from_secs(20);
 /// Minimum interval between keepalives. One is sent immediately when a path becomes silent, unless the last one is
 /// more recent.
@@ -32,7 +32,7 @@ const UNUSED_LANE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pauses between attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// Largest number of messages waiting to be sent.
+/// Maximum number of messages waiting to be sent.
 const MAX_UNSENT_MESSAGES: usize = 64;
 
 /// Pauses after refusals that last until the server changes. The first ones are short, because the refusal may have
@@ -154,7 +154,9 @@ impl LaneMaintainer {
     /// Runs a lane once, until its control connection ends.
     async fn run_lane<C: Connect>(&self, tunnel: &Tunnel<C>) -> AttemptOutcome {
         let end = |stream: &Channel<C::Stream>| {
-            let no = || anyhow::anyhow!("datagrams need the carrier `auto`, `udp` or `tcp`");
+            let no = || {
+                anyhow::anyhow!("this carrier cannot carry datagrams (use `auto`, `udp` or `tcp`)")
+            };
             let lane = stream.multipath().and_then(marline::Stream::draw_lane_id).ok_or_else(no)?;
             Ok(LaneEnd { generation: self.generation.get()?, lane })
         };
@@ -253,7 +255,7 @@ fn needs_owner_action(error: &OpenError) -> bool {
         || matches!(error, OpenError::Refused(failure) if lasting.contains(&failure.code))
 }
 
-/// Reads the server's messages until it gives the reason for its end.
+/// Reads the server's messages until the server states why it ends the lane, or reading fails. Returns an error.
 async fn read_messages(mut reader: impl AsyncRead + Unpin) -> io::Result<()> {
     loop {
         match Message::read(&mut reader).await? {

@@ -23,9 +23,9 @@ use crate::socks::{self, Reply, Version};
 use crate::target::Target;
 use crate::udp::{MAX_APPLICATION_DATAGRAM, send_to};
 
-/// Largest number of datagrams read from a socket in one turn.
+/// Maximum number of datagrams read from a socket in one turn.
 const DATAGRAMS_PER_TURN: usize = 32;
-/// Pause after an error of a socket, so that a lasting error does not cause a busy loop.
+/// Pause after a socket error, so that a lasting error does not cause a busy loop.
 const ERROR_PAUSE: Duration = Duration::from_millis(20);
 /// Time limit for sending the answer to an application's request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ impl UdpForward {
     async fn serve(self, udp: Arc<UdpTunnel>) {
         let socket = match UdpSocket::from_std(self.socket) {
             Ok(socket) => Arc::new(socket),
-            Err(error) => return tracing::error!("UDP forward failed: {error}"),
+            Err(error) => return tracing::error!("cannot serve a UDP forward: {error}"),
         };
         let (sources, datagrams) = (UdpSources::start(udp), ReceivedDatagrams::default());
         Forward { socket, target: self.target, sources, datagrams }.run().await;
@@ -139,7 +139,7 @@ impl Forward {
         let sources = self.sources.lock();
         let mut batch = self.sources.tunnel().batch();
         for (from, payload) in datagrams.iter() {
-            // A source that was removed for another one of this batch will send again.
+            // A source that was removed to make room for another one in this batch will send again.
             if let Some(sender) = sources.get(&from) {
                 match payload.len() {
                     ..=MAX_APPLICATION_DATAGRAM => batch.send(sender, &self.target, payload),
@@ -206,7 +206,7 @@ impl<O: Open> SocksListener<O> {
         let association = match self.udp() {
             None => Err(Reply::CommandNotSupported),
             Some(udp) => Association::open(&control, udp, port).await.map_err(|error| {
-                tracing::warn!("UDP association failed: {error}");
+                tracing::warn!("cannot open a UDP association: {error}");
                 Reply::GeneralFailure
             }),
         };

@@ -13,9 +13,9 @@ use super::udp_tunnel::{TooBig, UdpInbox, UdpSender, UdpTunnel};
 use crate::target::Target;
 use crate::udp::{DNS_PORT, idle_limit};
 
-/// Largest number of sources with a socket. A new source replaces the one that was silent longest.
+/// Maximum number of sources with a socket. A new source replaces the one that was silent longest.
 const MAX_SOURCES: usize = 512;
-/// Interval of checks for silent sources.
+/// Interval between checks for silent sources.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// State of a source.
@@ -126,7 +126,7 @@ impl UdpSources {
         true
     }
 
-    /// Sends a datagram of an admitted address.
+    /// Sends a datagram from an admitted address.
     ///
     /// # Errors
     /// Same as [`UdpSender::send`].
@@ -135,7 +135,7 @@ impl UdpSources {
         self.lock().get(&from).map_or(Ok(()), |sender| sender.send(to, payload))
     }
 
-    /// Records that a peer which an address had sent to has answered.
+    /// Records an answer from a peer to which this address had sent.
     pub fn record_peer_answer(&self, address: SocketAddr) {
         self.lock().record_peer_answer(address, Instant::now());
     }

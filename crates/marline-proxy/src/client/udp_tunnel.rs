@@ -29,9 +29,9 @@ use crate::udp::{
     UdpCounters, UdpCounts, count,
 };
 
-/// Largest number of application sockets.
+/// Maximum number of application sockets.
 const MAX_SOCKETS: usize = 1_024;
-/// Largest number of datagrams that wait for a lane.
+/// Maximum number of datagrams that wait for a lane.
 const MAX_EARLY_DATAGRAMS: usize = 64;
 /// Time after which a waiting datagram is dropped.
 const EARLY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ const REFUSAL_PAUSE: Duration = Duration::from_secs(10);
 /// A datagram for an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboundDatagram {
-    /// The sender. A peer that was named by host name keeps the name until the server reports its address.
+    /// The sender. A peer given by host name keeps the name until the server reports its address.
     pub from: Target,
     /// Payload of the datagram.
     pub payload: Vec<u8>,
@@ -152,7 +152,7 @@ impl UdpSender {
     }
 }
 
-/// Datagrams of applications that leave together when this is dropped. The tunnel is locked until then.
+/// Datagrams from applications, sent together when this is dropped. The tunnel is locked until then.
 pub(super) struct Batch<'a> {
     tunnel: &'a UdpTunnel,
     state: MutexGuard<'a, State>,
@@ -306,7 +306,7 @@ impl UdpTunnel {
         }
     }
 
-    /// Starts a batch of datagrams that leave together.
+    /// Starts a batch of datagrams that are sent together.
     pub(super) fn batch(&self) -> Batch<'_> {
         let mut state = self.lock();
         let lane = state.lane.clone();

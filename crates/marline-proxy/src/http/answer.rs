@@ -25,7 +25,7 @@ impl Refusal {
         Refusal::new(400, text)
     }
 
-    /// Returns the answer as bytes.
+    /// Returns the response as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let text = format!("{}\n", self.text);
@@ -45,8 +45,8 @@ pub fn status_of(code: ErrorCode) -> u16 {
     }
 }
 
-/// Returns an answer with a document. `more` are further fields, `without_body` is for HEAD. The fields prevent a page
-/// of another origin from loading it as a script.
+/// Returns a response with a document. `more` are further fields; `without_body` is for HEAD. The fixed fields prevent
+/// a page from another origin from loading the document as a script.
 #[must_use]
 pub fn document(
     status: u16,

@@ -7,7 +7,7 @@
 const MAX_EXTENSION: usize = 1_024;
 /// Largest size of all trailers, in bytes.
 const MAX_TRAILER: usize = 8 * 1_024;
-/// Largest number of hexadecimal digits in a chunk's size.
+/// Maximum number of hexadecimal digits in a chunk's size.
 const MAX_DIGITS: u8 = 16;
 
 /// An error in chunked content.
@@ -16,7 +16,7 @@ pub enum BadBody {
     /// A byte that is not allowed here.
     #[error("invalid byte {byte:#04x} in {place} (chunked body)")]
     Byte {
-        /// The byte.
+        /// Invalid byte.
         byte: u8,
         /// Part of the content.
         place: &'static str,
@@ -87,7 +87,7 @@ impl Body {
         self.0 == Place::Over
     }
 
-    /// Parses the next bytes. Returns how many of them belong to the content. The rest does not.
+    /// Parses the next bytes. Returns how many of them belong to the content.
     ///
     /// # Errors
     /// The bytes are not valid chunked content.

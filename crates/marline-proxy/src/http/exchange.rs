@@ -1,9 +1,9 @@
-//! One request and its answer, as a stream: bytes read from it go to the target, bytes written to it come from the
+//! One request and its response, as a stream: bytes read from it go to the target, bytes written to it come from the
 //! target.
 //!
-//! Reading gives the rewritten head and all of the content. Data that the application sends after the request is
+//! Reading yields the rewritten head and all of the content. Data that the application sends after the request is
 //! discarded, because the connection carries only one request (RFC 9112 section 9.6). The end of the application's
-//! stream is passed on. The head of the answer is held back until it is complete, and rewritten. After that, bytes
+//! stream is passed on. The head of the response is held back until it is complete, and rewritten. After that, bytes
 //! are passed on unchanged until the target's end.
 
 use std::future::Future;
@@ -22,19 +22,19 @@ use super::request::Forward;
 use super::response::rewrite;
 use crate::transport::{PeerState, Transport};
 
-/// Largest number of bytes discarded after the request. A reset would destroy the answer.
+/// Maximum number of bytes discarded after the request. A reset would destroy the response.
 const MAX_DISCARDED_BYTES: usize = 256 * 1_024;
-/// Time that the application gets to close after its answer has ended, because a reset would destroy the answer.
+/// Time that the application gets to close after its response has ended, because a reset would destroy the response.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// State of the answer.
+/// State of the response.
 #[derive(Debug)]
 enum Answer {
     /// The head is incomplete. Holds the bytes so far.
     Head(Vec<u8>),
     /// Bytes are passed on unchanged.
     Passing,
-    /// The answer is invalid, and the application receives an error.
+    /// The response is invalid, and the application receives an error.
     Bad,
 }
 
@@ -74,7 +74,7 @@ impl<S> Exchange<S> {
         }
     }
 
-    /// Handles bytes of the answer.
+    /// Handles bytes of the response.
     fn on_answer_bytes(&mut self, bytes: &[u8]) {
         let Answer::Head(head) = &mut self.answer else { return };
         head.extend_from_slice(bytes);
@@ -95,11 +95,11 @@ impl<S> Exchange<S> {
         }
     }
 
-    /// Answers the application with an error because the target's answer is invalid.
+    /// Answers the application with an error because the target's response is invalid.
     fn fail(&mut self, why: &str) {
-        tracing::info!("invalid HTTP response: the target sent {why}");
+        tracing::info!("{why}");
         self.answer = Answer::Bad;
-        let refusal = Refusal::new(502, format!("the target sent {why}"));
+        let refusal = Refusal::new(502, why);
         self.unwritten.extend_from_slice(&refusal.to_bytes());
     }
 }
@@ -121,11 +121,14 @@ impl<S: AsyncWrite + Unpin> Exchange<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// After an invalid answer: sends the error to the application and fails the exchange.
+    /// After an invalid response: sends the error to the application and fails the exchange.
     fn poll_bad(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_unwritten(cx))?;
         ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "not an HTTP answer")))
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "invalid HTTP response from the target",
+        )))
     }
 }
 
@@ -243,7 +246,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Exchange<S> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if let Answer::Head(_) = this.answer {
-            this.fail("incomplete HTTP answer: the connection ended");
+            this.fail("incomplete HTTP response from the target: the connection ended");
         }
         ready!(this.poll_unwritten(cx))?;
         ready!(Pin::new(&mut this.socket).poll_shutdown(cx))?;
@@ -349,7 +352,7 @@ mod tests {
             let mut answer = String::new();
             ends.application.read_to_string(&mut answer).await.unwrap();
             assert!(answer.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{answer}");
-            assert!(answer.contains("HTTP answer"), "{answer}");
+            assert!(answer.contains("HTTP response"), "{answer}");
         }
     }
 

@@ -1,10 +1,10 @@
-//! Header fields of requests and answers: lookup and forwarding.
+//! Header fields of requests and responses: lookup and forwarding.
 
 use std::fmt;
 
 use httparse::Header;
 
-/// Largest number of fields in one head.
+/// Maximum number of fields in one head.
 pub(super) const MAX_FIELDS: usize = 128;
 /// Largest size of one head in bytes: the limit of common servers, and far more than applications send.
 pub const MAX_HEAD: usize = 32 * 1_024;

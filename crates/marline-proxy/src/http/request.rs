@@ -8,7 +8,7 @@ pub use super::fields::MAX_HEAD;
 use super::fields::{self, BadFields, Fields};
 use crate::target::{BadTarget, Host, Target};
 
-/// Request of an application.
+/// Request from an application.
 #[derive(Debug)]
 pub enum Request {
     /// A tunnel to a target: all following bytes are relayed.
@@ -47,7 +47,7 @@ impl Forward {
 /// A request for a resource of this port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnResource {
-    /// The method.
+    /// Method of the request.
     pub method: String,
     /// Path and query.
     pub path: String,
@@ -75,11 +75,11 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Refusal> {
         Ok(Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
         Ok(_) | Err(Error::TooManyHeaders) => {
             let most = fields::MAX_FIELDS;
-            let text = format!("the head is larger than {MAX_HEAD} bytes or {most} fields");
+            let text = format!("the head has more than {MAX_HEAD} bytes or {most} fields");
             return Err(Refusal::new(431, text));
         }
         Err(Error::Version) => {
-            return Err(Refusal::new(505, "only HTTP/1.1 and 1.0 are supported"));
+            return Err(Refusal::new(505, "unsupported HTTP version (supported: 1.0 and 1.1)"));
         }
         Err(error) => return Err(Refusal::bad_request(format!("not an HTTP request: {error}"))),
     };
@@ -202,7 +202,7 @@ fn parse_absolute<'a>(method: &str, uri: &'a str) -> Result<AbsoluteUri<'a>, Ref
         let text = "only http:// is forwarded; use CONNECT for everything else";
         return Err(Refusal::new(501, text));
     }
-    let rest = rest.strip_prefix("//").ok_or_else(|| bad("http: without //"))?;
+    let rest = rest.strip_prefix("//").ok_or_else(|| bad("missing // after http:"))?;
     if rest.contains('#') {
         return Err(bad("a fragment is not allowed"));
     }
@@ -243,7 +243,7 @@ fn authority(text: &str, default_port: Option<u16>) -> Result<Target, Refusal> {
     target.map_err(|error| Refusal::bad_request(format!("bad destination: {error}")))
 }
 
-/// Parses a host. Exactly IPv6 addresses must be in brackets.
+/// Parses a host. Brackets are required around IPv6 addresses, and not allowed otherwise.
 fn parse_host(text: &str) -> Result<Host, BadTarget> {
     let host = Host::parse(text)?;
     match matches!(host, Host::V6(_)) == text.starts_with('[') {

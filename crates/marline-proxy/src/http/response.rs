@@ -1,10 +1,10 @@
-//! Head of an answer, and its form for the application.
+//! Head of a response, and its form for the application.
 
 use httparse::Status;
 
 use super::fields::{self, BadFields, Fields, MAX_HEAD};
 
-/// Rewritten head of an answer.
+/// Rewritten head of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RewrittenHead {
     /// Length of the original head.
@@ -15,9 +15,9 @@ pub struct RewrittenHead {
     pub is_interim: bool,
 }
 
-/// An answer that cannot be forwarded.
+/// A response that cannot be forwarded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid HTTP answer: {0}")]
+#[error("invalid HTTP response from the target: {0}")]
 pub struct BadAnswer(String);
 
 impl From<BadFields> for BadAnswer {
@@ -26,7 +26,7 @@ impl From<BadFields> for BadAnswer {
     }
 }
 
-/// Rewrites the head of an answer. `is_old` is true if the application speaks HTTP/1.0. Returns `None` if the head is
+/// Rewrites the head of a response. `is_old` is true if the application speaks HTTP/1.0. Returns `None` if the head is
 /// incomplete.
 ///
 /// # Errors

@@ -95,7 +95,7 @@ fn hostile_contents_are_errors() {
     long.extend_from_slice(b"a:1");
     long.extend_from_slice(&[0; 65]);
     let error = word_around(&long).parse::<Invite>().unwrap_err();
-    assert_eq!(error, BadInvite::Contents("1 bytes too many".into()));
+    assert_eq!(error, BadInvite::Contents("unexpected trailing bytes: 1".into()));
 }
 
 proptest! {

@@ -49,9 +49,9 @@ pub(super) struct SocketBuffers {
 /// Directions of a relay that wait for their writer.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct BlockedDirections {
-    /// From the socket.
+    /// True if the direction from the socket is blocked.
     pub(super) from: bool,
-    /// To the socket.
+    /// True if the direction to the socket is blocked.
     pub(super) to: bool,
 }
 

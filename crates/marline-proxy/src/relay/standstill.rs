@@ -1,10 +1,10 @@
 //! Time limit for a relay whose application has left and whose receiver accepts nothing.
 //!
-//! A stream has no time limit while its application is present: people pause films and suspend editors. But when
-//! the application has closed its connection and the other side accepts none of the remaining bytes, waiting serves
-//! no purpose, and each such stream would hold its buffers for as long as the process runs. Therefore a direction
-//! ends the relay if its sender has finished, its receiver answers but accepts no data, and nothing has moved for
-//! [`LIMIT`]. A receiver from which nothing is received is exempt: its path may be down and come back.
+//! A stream has no time limit while its application is present: people pause videos and suspend editors. But when the
+//! application has closed its connection and the other side accepts none of the remaining bytes, waiting serves no
+//! purpose, and each such stream would hold its buffers for as long as the process runs. Therefore a direction ends the
+//! relay if its sender has finished, its receiver answers but accepts no data, and nothing has moved for [`LIMIT`]. A
+//! receiver from which nothing is received is exempt: its path may be down and come back.
 //!
 //! The timer exists only in relays in which a writer was blocked or one direction has ended. Later turns check it
 //! without polling it.
@@ -44,7 +44,7 @@ struct Progress {
 /// State of one direction of a relay.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Direction {
-    /// Written bytes of the buffer. The number changes with each step while the writer accepts only a part.
+    /// Number of the buffer's bytes that have been written. It changes with each partial write.
     pub(super) written: usize,
     /// True if the sender's end has been read.
     pub(super) read_all: bool,

@@ -77,7 +77,7 @@ async fn an_end_without_close_notify_is_an_error() {
 }
 
 #[tokio::test]
-async fn bytes_are_counted_both_ways() {
+async fn bytes_are_counted_in_both_directions() {
     let (app, app_side) = duplex(1024);
     let (far, far_side) = duplex(1024);
     let traffic = Traffic::default();

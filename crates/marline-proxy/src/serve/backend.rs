@@ -36,7 +36,7 @@ impl FromStr for Backend {
             Some(path) => Ok(Backend::Unix(path.into())),
             None => match text.parse() {
                 Ok(target) => Ok(Backend::Tcp(target)),
-                Err(error) => Err(format!("service {text:?}: {error}, or unix:PATH")),
+                Err(error) => Err(format!("service {text:?}: {error} (or use unix:PATH)")),
             },
         }
     }

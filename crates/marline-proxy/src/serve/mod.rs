@@ -35,7 +35,7 @@ use crate::transport::Transport;
 pub struct FrontLimits {
     /// Connections in total.
     pub total: usize,
-    /// Connections of one source.
+    /// Connections per source.
     pub per_source: usize,
     /// Idle time after which a connection is closed.
     pub idle: Option<Duration>,
@@ -118,7 +118,7 @@ impl ServiceFront {
             Ok(place) => place,
             Err(full) => {
                 let scope = if full == Full::Key { "from this source" } else { "in total" };
-                tracing::warn!(%peer, "too many connections {scope}: reset");
+                tracing::warn!(%peer, "connection reset: too many connections {scope}");
                 return stream.abort();
             }
         };
@@ -145,7 +145,7 @@ impl ServiceFront {
                 stream.abort();
             }
             Err(_) => {
-                tracing::warn!(%peer, service = %service.backend, "timed out connecting to the service");
+                tracing::warn!(%peer, service = %service.backend, "timed out connecting to the service; client reset");
                 stream.abort();
             }
         }

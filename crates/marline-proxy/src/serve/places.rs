@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::relay::Traffic;
 use crate::server::admission::Full;
 
-/// Silent connections need no limits of their own, since the limits on all connections bound them.
+/// No separate limits on silent connections, because the limits on all connections bound them.
 const UNBOUNDED: PendingLimits = PendingLimits { total: usize::MAX, per_source: usize::MAX };
 
 /// Places for connections, by source and in total.

@@ -33,7 +33,7 @@ pub struct ClientAllowances {
 /// A client's quota and its usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaUse {
-    /// The quota.
+    /// Configured quota.
     pub quota: ByteQuota,
     /// Bytes used this month.
     pub used_bytes: u64,
@@ -87,7 +87,7 @@ struct State {
     bookkeeping: Option<(Ledger, Suspensions)>,
     /// Counts already added to the ledger: connections, bytes to targets, bytes from targets.
     recorded: BTreeMap<Arc<str>, (u64, u64, u64)>,
-    /// State of each client's quota that was logged last.
+    /// Last logged state of each client's quota.
     last_logged: BTreeMap<Arc<str>, QuotaState>,
 }
 
@@ -159,8 +159,7 @@ impl State {
             let used = self.quota_use(name, now_unix_s);
             let standing = used.as_ref().map_or(QuotaState::Within, |used| used.state);
             if let (Some(used), QuotaState::UsedUp) = (&used, standing) {
-                let why =
-                    format!("the server refuses this client: {}", used.quota.refusal(now_unix_s));
+                let why = used.quota.refusal("this client's", now_unix_s);
                 suspended.insert(Arc::clone(name), why.into());
             }
             let before = match standing {
@@ -170,12 +169,13 @@ impl State {
             match (&used, standing) {
                 _ if before == standing => {}
                 (Some(used), QuotaState::BeyondSoftLimit) => {
-                    tracing::warn!(client = %name, "quota: {}, beyond the soft limit", used.words);
+                    tracing::warn!(client = %name, "quota beyond the soft limit: {}", used.words);
                 }
                 (Some(used), QuotaState::UsedUp) => {
-                    tracing::warn!(client = %name, "quota used up: {}; client refused until then", used.words);
+                    let used = &used.words;
+                    tracing::warn!(client = %name, "quota used up; refusing the client until the month ends ({used})");
                 }
-                _ => tracing::info!(client = %name, "quota: within limit again"),
+                _ => tracing::info!(client = %name, "quota below the soft limit again"),
             }
         }
         if let Some((_, suspensions)) = &self.bookkeeping {
@@ -191,8 +191,8 @@ impl Server {
         self.update_accounts(unix_s());
     }
 
-    /// Counts in this ledger from now on and suspends clients by it. `suspensions` must be the one that the
-    /// credentials follow.
+    /// Records usage in this ledger from now on, and suspends clients that exceed their quota. `suspensions` must be a
+    /// clone of the value passed to the credentials' `watch_file`.
     pub fn use_ledger(&self, ledger: Ledger, suspensions: Suspensions) {
         self.allowances.lock().bookkeeping = Some((ledger, suspensions));
     }
@@ -247,7 +247,7 @@ impl Server {
             None => None,
         };
         let Some(writing) = writing else { return };
-        // On a blocking thread, since a disk may be slow.
+        // Runs on a blocking thread, because a disk may be slow.
         let written = tokio::task::spawn_blocking(|| writing.run()).await;
         if let (Ok(written), Some((ledger, _))) = (written, &mut self.allowances.lock().bookkeeping)
         {

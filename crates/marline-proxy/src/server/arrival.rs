@@ -33,12 +33,12 @@ use crate::session::sealed::SealedStream;
 use crate::session::{Answer, MAGIC, OPENING_LEN, ReceivedOpening, Session, SessionId};
 use crate::transport::Transport;
 
-/// Memory of a TLS handshake with its certificate and buffers, in bytes.
+/// Memory that a TLS handshake takes with its certificate and buffers, in bytes.
 const HANDSHAKE_BYTES: u64 = 32 * 1_024;
 
 /// Duration after which a handshake counts as stalled, so that any other can evict it.
 const STALL_TIME: Duration = Duration::from_secs(3);
-/// Interval of checks for stalled handshakes while others wait.
+/// Interval between checks for stalled handshakes while others wait.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// An authenticated connection.
@@ -63,7 +63,7 @@ enum FirstRead<T> {
     NewClient(PrefixedStream<T>),
 }
 
-/// Greeting of an unauthenticated client.
+/// Greeting from an unauthenticated client.
 struct Greeting<T> {
     stream: Channel<PrefixedStream<T>>,
     token: Result<Secret, Failure>,
@@ -78,7 +78,7 @@ impl Server {
         peer: IpAddr,
     ) -> Option<AuthenticatedClient<T>> {
         let place = self.silent.admit(peer);
-        match self.first(stream, peer, place).await? {
+        match self.read_first(stream, peer, place).await? {
             FirstRead::Known(stream, client, session, asks_at_once) => {
                 tracing::debug!(%peer, client = %client.name, "authenticated by session");
                 self.take_client_place(stream, client, session, asks_at_once).await
@@ -90,7 +90,7 @@ impl Server {
         }
     }
 
-    async fn first<T: Transport>(
+    async fn read_first<T: Transport>(
         &self,
         stream: T,
         peer: IpAddr,

@@ -80,9 +80,10 @@ impl DatagramService {
         let (config, filtering) =
             self.config().ok_or_else(|| no("this server does not support datagrams"))?;
         let below = stream.multipath().and_then(|below| Some((below, below.draw_lane_id()?)));
-        let (below, lane) = below.ok_or_else(|| no("datagrams need the UDP carrier"))?;
+        let (below, lane) =
+            below.ok_or_else(|| no("the server's carrier cannot carry datagrams"))?;
         let binding =
-            stream.binding().ok_or_else(|| no("datagrams need a multipath connection"))?;
+            stream.binding().ok_or_else(|| no("a plain TCP connection cannot carry datagrams"))?;
         let generation = self
             .generation
             .get()

@@ -22,7 +22,7 @@ use crate::outgoing::{self, resolve};
 use crate::rules::Rules;
 use crate::target::Target;
 
-/// A target that does not answer within this time counts as unreachable.
+/// Time after which a target that has not answered counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const STAGGER: Duration = Duration::from_millis(250);
 

@@ -126,13 +126,13 @@ impl std::fmt::Debug for Acceptor {
 /// that connects earlier is reported together with `Working`.
 const WORKING_DELAY: Duration = Duration::from_millis(20);
 
-/// Buffer of an unauthenticated connection per direction, in bytes. The data that a client sends ahead fits.
+/// Buffer size of an unauthenticated connection per direction, in bytes. The data that a client sends ahead fits.
 const UNAUTHENTICATED_BUFFER: u64 = 16 * 1_024;
 
 /// Time limit for the request on a new connection when another process has taken over.
 const LATE_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Request of an authenticated connection.
+/// Request on an authenticated connection.
 enum ClientRequest {
     /// A target.
     Target(Target),
@@ -476,15 +476,13 @@ impl Server {
             return self.refusals.record(reason, &client.name, &failure.text);
         }
         tracing::debug!(client = %client.name, "{}", failure.text);
-        let whose = if reason == RefusalReason::Target {
-            "unreachable"
-        } else {
-            "internal error of the server"
-        };
+        let whose =
+            if reason == RefusalReason::Target { "unreachable" } else { "internal server error" };
         self.refusals.record(reason, &client.name, &format_args!("{what}: {whose}"));
     }
 
-    /// Resolves when the client's credential is revoked or suspended. Returns the failure to send if it was suspended.
+    /// Resolves when the client's credential is revoked or suspended. Returns the failure to send if the client was
+    /// suspended.
     async fn wait_until_revoked(&self, client: &Client) -> Option<Failure> {
         let mut credentials = self.credentials.clone();
         let ends = |now: &Arc<Credentials>| {

@@ -42,13 +42,13 @@ use filter::{
 use mapped_ports::{MappedPort, MappedPorts};
 use names::MAX_LOOKUPS;
 
-/// Interval of checks for idle sockets.
+/// Interval between checks for idle sockets.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// Largest number of datagrams of a flow that wait for the lookup of its name.
+/// Maximum number of datagrams of a flow that wait for the lookup of its name.
 const MAX_WAITING_DATAGRAMS: usize = 8;
-/// Largest number of datagrams kept for flows whose Open has not arrived.
+/// Maximum number of datagrams kept for flows whose Open has not arrived.
 const MAX_EARLY_DATAGRAMS: usize = 16;
-/// Largest number of datagrams read from a socket in one turn.
+/// Maximum number of datagrams read from a socket in one turn.
 const DATAGRAMS_PER_TURN: usize = 32;
 
 /// A UDP socket of one family, and the task that reads it.
@@ -63,9 +63,9 @@ struct FamilySocket {
 /// Route to a peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum PeerRoute {
-    /// At an address that the rules allow.
+    /// The peer has an address that the rules allow.
     Allowed,
-    /// At an address of the server itself, while its port is mapped to a client's socket.
+    /// The peer has an address of the server itself, and its port is mapped to a client's socket.
     Hairpin,
 }
 
@@ -104,7 +104,7 @@ impl Mapping {
         self.used_at
     }
 
-    /// Records an answer of a peer.
+    /// Records an answer from a peer.
     const fn on_answer(&mut self, now: Instant) {
         self.used_at = now;
     }

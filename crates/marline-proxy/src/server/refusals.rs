@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::message::{ErrorCode, Failure};
 
-/// Reason of a refusal.
+/// Reason for a refusal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
     /// The first bytes are not those of a client.

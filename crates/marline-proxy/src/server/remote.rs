@@ -34,13 +34,13 @@ use crate::transport::Transport;
 /// Limits on addresses, per credential and in total.
 const MAX_PER_CLIENT: usize = 16;
 const MAX_TOTAL: usize = 256;
-/// Visitors of one address that wait to be accepted. Further ones wait in the kernel's queue.
+/// Maximum number of visitors of one address that wait to be accepted. Further ones wait in the kernel's queue.
 const MAX_WAITING_VISITORS: usize = 64;
-/// Time that a visitor waits to be accepted.
+/// Maximum time that a visitor waits to be accepted.
 const VISITOR_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without a keepalive after which the client is considered gone.
 const MAX_SILENCE: Duration = Duration::from_secs(120);
-/// Time within which the old listener of an address ends.
+/// Time limit for the end of an address's old listener.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Like [`timeout`], but counts only time during which this process was running. If the timer fires late, data may have
@@ -257,8 +257,8 @@ impl Visitors {
             match listener.accept().await {
                 Ok((socket, from)) => return (socket, from, place),
                 Err(error) => {
-                    // Out of descriptors, or the visitor left while queued.
-                    tracing::warn!("cannot accept a connection: {error}");
+                    // The process is out of descriptors, or the visitor left while queued.
+                    tracing::warn!("cannot accept a visitor's connection; retrying: {error}");
                     sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -436,7 +436,7 @@ impl Server {
     ) -> Option<Channel<T>> {
         unsaid.add(&Message::Working);
         let Some(visitor) = self.remotes.take_visitor(id, client) else {
-            let text = "no connection is waiting under this id";
+            let text = "no connection is waiting with this id";
             let failure = Failure::new(ErrorCode::DestinationUnreachable, text);
             unsaid.refuse(stream, failure).await;
             return None;

@@ -15,10 +15,10 @@ use crate::credentials::Credentials;
 use crate::server::Client;
 use crate::session::{LIFETIME, Session, SessionId};
 
-/// Sessions per credential. Beyond it, the oldest is removed. A program needs only one, but several programs may
-/// share a credential.
+/// Maximum number of sessions per credential. Beyond it, the oldest is removed. A program needs only one, but several
+/// programs may share a credential.
 const MAX_PER_CLIENT: usize = 64;
-/// Sessions in total. Beyond it, the oldest is removed.
+/// Maximum number of sessions in total. Beyond it, the oldest is removed.
 const MAX_TOTAL: usize = 16_384;
 
 /// A known session.
@@ -32,9 +32,9 @@ struct KnownSession {
 #[derive(Debug, Default)]
 struct Table {
     known: BTreeMap<SessionId, KnownSession>,
-    /// In order of creation, which is the order of expiry. Includes some removed ids.
+    /// Session ids in order of creation, which is the order of expiry. Includes some removed ids.
     order: VecDeque<SessionId>,
-    /// By credential name, in order of creation.
+    /// Session ids by credential name, in order of creation.
     by_client: BTreeMap<Arc<str>, VecDeque<SessionId>>,
     /// The credentials that all sessions were last checked against.
     checked: Option<Arc<Credentials>>,

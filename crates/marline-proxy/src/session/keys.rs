@@ -20,8 +20,8 @@ pub const TAG_LEN: usize = 16;
 pub const LENGTH_LEN: usize = 2;
 /// Longest record, with its length field, in bytes.
 pub const MAX_RECORD: usize = record_len(MAX_PLAINTEXT);
-/// Records per key. With the longest records these are 2^34 bytes, which is below the limit of every AEAD (RFC 9001
-/// appendix B).
+/// Number of records per key. With the longest records, this is 2^34 bytes, which is below the limit of every AEAD (RFC
+/// 9001 appendix B).
 const RECORDS_PER_KEY: u64 = 1 << 20;
 
 /// Returns the length of a record with this much plaintext, in bytes.

@@ -4,9 +4,9 @@
 //! streams are idle most of the time and then need only a secret, from which the key is derived in 0.4 us (AMD
 //! EPYC, AES). Therefore a direction keeps only its secret, and each thread keeps the keys that it used last.
 //!
-//! A key's place follows from its number, and numbers are assigned in turn, so streams that started one after the other
-//! do not displace each other. A thread that serves many more streams than it has places derives a key for each record
-//! that follows one of another stream. A key stays until its place is needed, which may be after its stream has ended.
+//! A key's slot follows from its number, and numbers are assigned in turn, so streams that started one after the other
+//! do not displace each other. A thread that serves many more streams than it has slots derives a key for each record
+//! that follows one of another stream. A key stays until its slot is needed, which may be after its stream has ended.
 //! ring does not overwrite dropped keys either.
 
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ring::aead::LessSafeKey;
 
-/// Keys per thread. They take about 150 kB once the thread seals or opens a record.
+/// Number of keys per thread. They take about 150 kB once the thread seals or opens a record.
 const CACHED_KEYS: usize = 256;
 
 thread_local! {

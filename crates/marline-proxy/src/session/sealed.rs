@@ -1,9 +1,9 @@
 //! Stream of sealed records on a multipath stream.
 //!
-//! As with TLS, written bytes become records of a size that fits the traffic (`record.rs`), and it is an error if
-//! the bytes end without the peer's end of direction. The records of a long write are passed to the stream below
-//! together, and leave as one batch. Buffers are borrowed from the thread and returned as soon as they are empty,
-//! so an idle connection has none.
+//! As with TLS, written bytes become records of a size that fits the traffic (`record.rs`), and it is an error if the
+//! bytes end without the peer's end-of-stream record. The records of a long write are passed to the stream below
+//! together, and leave as one batch. Buffers are borrowed from the thread and returned as soon as they are empty, so an
+//! idle connection has none.
 
 use std::cell::Cell;
 use std::io;
@@ -17,17 +17,17 @@ use super::LIFETIME;
 use super::keys::{Keys, LENGTH_LEN, MAX_RECORD, TAG_LEN};
 use crate::record::{MAX_PLAINTEXT, RecordSizer};
 
-/// Ciphertext held until a flush, in bytes, so that an answer leaves with its end, or the small first records leave
-/// together. Beyond this size it is sent immediately.
+/// Amount of ciphertext held until a flush, in bytes, so that an answer leaves with its end, or the small first records
+/// leave together. Beyond it, ciphertext is sent immediately.
 const MAX_HELD: usize = 8 * 1_024;
-/// Ciphertext of one write, in bytes, beyond which no further record is started, so that four of the largest leave
-/// together.
+/// Amount of ciphertext in one write, in bytes, beyond which no further record is added. Four of the largest records
+/// leave together.
 const MAX_WRITE_BYTES: usize = 3 * MAX_RECORD;
-/// Ciphertext read ahead, in bytes.
+/// Amount of ciphertext read ahead, in bytes.
 const BUFFER_LEN: usize = 2 * MAX_RECORD;
 
 thread_local! {
-    /// The buffers of this thread, while no stream has borrowed them.
+    /// This thread's buffers, while no stream has borrowed them.
     static SPARE_IN: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
     static SPARE_OUT: Cell<Option<Vec<u8>>> = const { Cell::new(None) };
 }
@@ -41,7 +41,7 @@ struct IncomingData {
     plain: (usize, usize),
     /// Range of the buffer with data that is still sealed.
     sealed: (usize, usize),
-    /// True if the peer's end of direction was received.
+    /// True if the peer's end-of-stream record was received.
     ended: bool,
 }
 
@@ -147,9 +147,9 @@ pub struct SealedStream<T> {
     incoming: IncomingData,
     /// Sealed data that waits for a flush or for the stream below.
     outgoing: Vec<u8>,
-    /// True if our end of direction is sealed.
+    /// True if our end-of-stream record is sealed.
     ending: bool,
-    /// True if the stream below stays open after both ends of direction.
+    /// True if the stream below stays open after both directions have ended.
     keeps_stream: bool,
     started_at: Instant,
 }
@@ -195,7 +195,7 @@ impl<T> SealedStream<T> {
         (incoming + self.outgoing.capacity()) as u64
     }
 
-    /// Returns true if the peer's end of direction was read.
+    /// Returns true if the peer's end-of-stream record was read.
     pub const fn has_ended(&self) -> bool {
         self.incoming.ended
     }

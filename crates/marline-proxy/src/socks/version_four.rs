@@ -16,9 +16,9 @@ use crate::target::{Host, Target};
 /// Longest user id and longest name in bytes. The limit of a name is that of DNS.
 pub const MAX_TEXT_BYTES: usize = 255;
 
-/// "Request granted".
+/// Reply code "request granted".
 pub(super) const GRANTED: u8 = 90;
-/// "Request rejected or failed". The other two codes concern identd, which is not used.
+/// Reply code "request rejected or failed". The other two codes concern identd, which is not used.
 pub(super) const REJECTED: u8 = 91;
 
 /// Reads the part of a request after its version, and no byte beyond it.

@@ -12,7 +12,7 @@ use crate::target::{Host, Target};
 pub(crate) struct FlowKey {
     /// Number of the application's socket.
     pub(crate) socket: u32,
-    /// The peer.
+    /// Address or name of the peer.
     pub(crate) peer: Target,
 }
 

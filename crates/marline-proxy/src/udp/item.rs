@@ -23,7 +23,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use crate::message::ErrorCode;
 use crate::target::{Host, Target};
 
-/// Upper bound of socket numbers.
+/// Exclusive upper bound of socket numbers.
 pub(crate) const SOCKET_NUMBERS: u32 = 1 << 30;
 
 /// Contents of a datagram of the lane.
@@ -37,7 +37,7 @@ pub enum Item<'a> {
         socket: u32,
         /// The peer.
         peer: Target,
-        /// The datagram.
+        /// Payload of the datagram.
         payload: &'a [u8],
     },
     /// The key of the flow. The datagram follows in another item, because they do not fit together.

@@ -28,16 +28,16 @@ pub(crate) const SOCKET_IDLE: Duration = Duration::from_secs(300);
 pub(crate) const DNS_SOCKET_IDLE: Duration = Duration::from_secs(30);
 /// Time after which an unused mapping of an echo identifier (ICMP) is removed (RFC 5508 REQ-2).
 pub(crate) const ECHO_IDLE: Duration = Duration::from_secs(60);
-/// Largest number of concurrent echo identifiers, at either end.
+/// Maximum number of concurrent echo identifiers, at either end.
 pub(crate) const MAX_ECHOES: usize = 64;
 /// Largest datagram of an application that is carried, in bytes. Real networks carry longer ones in fragments that
 /// may be lost individually, and applications hardly send any.
 pub const MAX_APPLICATION_DATAGRAM: usize = 8_192;
 /// Port of DNS.
 pub const DNS_PORT: u16 = 53;
-/// Largest number of flows that an end remembers.
+/// Maximum number of flows that an end remembers.
 pub(crate) const MAX_FLOWS: usize = 4_096;
-/// Largest number of flows that a server opened, for peers that sent first.
+/// Maximum number of flows that a server opened, for peers that sent first.
 pub(crate) const MAX_UNSOLICITED_FLOWS: usize = 256;
 
 /// Returns the time for which an unused socket of this kind is kept.
@@ -90,7 +90,7 @@ counts! {
     too_big,
     /// Datagrams dropped because too many waited, or because they could not be sent.
     dropped,
-    /// Datagrams that were malformed, or of an unknown flow.
+    /// Datagrams that were malformed or belonged to an unknown flow.
     unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Outbox of an end: items that go into the lane together, so that they leave in batches.
+//! Outbox of one end: items passed to the lane together, so that they are sent in batches.
 
 use marline::datagrams::{Datagrams, FlowId, SendError};
 

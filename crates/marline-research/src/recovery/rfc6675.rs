@@ -25,7 +25,7 @@
 //! - Rescue waits for an ACK that advances SND.UNA and for one round trip since the segment was sent.
 //! - Reordering raises the threshold beyond its extent (Linux: at most 127) and disables FACK permanently. The extent
 //!   is counted in segments of the late segment's size.
-//! - A lost retransmission waits for the timer, which RACK improved.
+//! - A lost retransmission is repaired only by the timer, whereas RACK detects it.
 
 use marline_algos::recovery::no_sack::NoSack;
 use marline_algos::recovery::{ProbeConfig, Tlp, no_sack};
@@ -62,7 +62,7 @@ pub enum EarlyRetransmit {
 /// Settings of [`Rfc6675`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Rfc6675Config {
-    /// Settings of tail loss probes.
+    /// Settings for tail loss probes.
     pub probes: ProbeConfig,
     /// True to allow new data on the first duplicate ACKs.
     pub limited_transmit: bool,
@@ -125,7 +125,7 @@ impl Rfc6675 {
         }
     }
 
-    /// Measures reordering: how far a segment that was sent only once arrives below one that arrived earlier.
+    /// Measures reordering: how far below the highest delivered byte a segment arrives that was sent only once.
     fn detect_reordering(&mut self, ack: &AckSummary<'_>) {
         for segment in ack.delivered {
             if segment.end > self.highest {

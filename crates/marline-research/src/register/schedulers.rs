@@ -169,8 +169,8 @@ fn papd(parameters: &mut Parameters<'_>) -> PapdConfig {
     let default = PapdConfig::default();
     let config = PapdConfig {
         window_rtts: parameters.number("window", default.window_rtts, 1.0..=1_000.0),
-        least_window: parameters.duration("least-window", default.least_window),
-        most_window: parameters.duration("most-window", default.most_window),
+        min_window: parameters.duration("least-window", default.min_window),
+        max_window: parameters.duration("most-window", default.max_window),
         share: parameters.number("share", default.share, 0.001..=0.5),
         discard_rtts: parameters.number("discard", default.discard_rtts, 0.0..=1_000.0),
         hysteresis: parameters.number("hysteresis", default.hysteresis, 0.0..=10.0),
@@ -183,10 +183,10 @@ fn papd(parameters: &mut Parameters<'_>) -> PapdConfig {
         ),
         by_rule: parameters.on_off("rule", default.by_rule),
     };
-    if config.least_window > config.most_window {
+    if config.min_window > config.max_window {
         parameters.refuse("least-window", "at most `most-window`");
     }
-    if config.least_window.is_zero() {
+    if config.min_window.is_zero() {
         parameters.refuse("least-window", "a value above zero");
     }
     config

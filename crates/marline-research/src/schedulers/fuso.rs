@@ -80,7 +80,7 @@ impl Fuso {
         expected_delay(view, loss).unwrap_or(Duration::MAX)
     }
 
-    /// Returns the best path of a class with room.
+    /// Returns the best path with room in a class.
     fn best_path<'a>(
         &self,
         class: Class,
@@ -91,7 +91,7 @@ impl Fuso {
         ready.filter(|view| fits(view)).min_by_key(|view| self.rank(view))
     }
 
-    /// Returns a copy, for the best path, of data of the worst path.
+    /// Returns a copy of the worst path's data for the best path.
     fn copy_with_spare_capacity(&self, cx: &SchedulerContext<'_>) -> Option<Decision> {
         let class = copying_class(cx.subflows)?;
         let best = self.best_path(class, cx, |_| true)?;

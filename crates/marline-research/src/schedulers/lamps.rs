@@ -1,4 +1,5 @@
-//! LAMPS: a scheduler that considers the losses of paths (Dong, Xu, Fu and Cao, LCN 2017 and Computer Networks 2019).
+//! LAMPS: a scheduler that takes losses on paths into account (Dong, Xu, Fu and Cao, LCN 2017 and Computer Networks
+//! 2019).
 //!
 //! *Problem.* On trains, or over satellites or balloons, paths lose much data, in bursts. Lowest RTT prefers a path for
 //! its delay, even if half of its data must be retransmitted. Copying everything solves this at twice the bytes, even

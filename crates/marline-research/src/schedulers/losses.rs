@@ -1,7 +1,7 @@
-//! Losses of paths, as far as schedulers can observe them: the number of segments given to a path between the losses
+//! Losses on paths, as far as schedulers can observe them: the number of segments given to a path between the losses
 //! that its view shows, and the resulting delay.
 //!
-//! A view counts the bytes acknowledged after the last loss, starting with the recovery episode. A decrease of this
+//! A view counts the bytes acknowledged after the last loss, starting with the recovery episode. A decrease in this
 //! count means a loss, and a burst of losses counts as one.
 
 use marline_policy::{Phase, SubflowId, SubflowView};
@@ -14,12 +14,12 @@ pub(super) const BURST: f64 = 0.3;
 /// Upper limit on a path's loss probability, so that it can still be tried.
 const MAX_LOSS: f64 = 0.9;
 
-/// Losses of one path so far.
+/// Losses on one path so far.
 #[derive(Copy, Clone, Debug)]
 struct PathLosses {
     of: SubflowId,
     bytes_since_loss: u64,
-    /// Number of segments given to the path after its last loss.
+    /// Number of segments given to the path since its last loss.
     segments_since_loss: f64,
     /// Smoothed number of segments between losses; `None` before the first loss.
     mean_interval: Option<f64>,
@@ -36,12 +36,12 @@ impl PathLosses {
     }
 }
 
-/// Losses of all paths so far.
+/// Losses on all paths so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Losses(Vec<PathLosses>);
 
 impl Losses {
-    /// Detects new paths, and losses after the last call.
+    /// Detects new paths, and losses since the last call.
     pub(super) fn update(&mut self, views: &[SubflowView]) {
         for view in views {
             if let Some(known) = self.0.iter_mut().find(|known| known.of == view.id) {
@@ -71,7 +71,7 @@ impl Losses {
     }
 
     /// Returns the probability that the next segment on a path is lost: one divided by the number of segments between
-    /// two losses, either the average or the number after the last loss, whichever is larger. At least `burst` during
+    /// two losses, either the average or the number since the last loss, whichever is larger. At least `burst` during
     /// recovery; 0 before the first loss.
     pub(super) fn chance(&self, view: &SubflowView, burst: f64) -> f64 {
         let known = self.0.iter().find(|known| known.of == view.id);

@@ -59,9 +59,9 @@ pub struct PapdConfig {
     /// Length of a measurement window, in multiples of the longest RTT in use.
     pub window_rtts: f64,
     /// Minimum length of a window.
-    pub least_window: Duration,
+    pub min_window: Duration,
     /// Maximum length of a window.
-    pub most_window: Duration,
+    pub max_window: Duration,
     /// Share of the time that is given to the losing mode: more than 0, at most 1/2.
     pub share: f64,
     /// Initial part of a window that does not count, in multiples of the longest RTT.
@@ -84,8 +84,8 @@ impl Default for PapdConfig {
     fn default() -> Self {
         PapdConfig {
             window_rtts: 4.0,
-            least_window: Duration::from_millis(200),
-            most_window: Duration::from_secs(2),
+            min_window: Duration::from_millis(200),
+            max_window: Duration::from_secs(2),
             share: 0.1,
             discard_rtts: 1.0,
             hysteresis: 0.05,
@@ -99,7 +99,7 @@ impl Default for PapdConfig {
 
 impl PapdConfig {
     fn window(&self, longest_rtt: Duration) -> Duration {
-        longest_rtt.mul_f64(self.window_rtts).clamp(self.least_window, self.most_window)
+        longest_rtt.mul_f64(self.window_rtts).clamp(self.min_window, self.max_window)
     }
 }
 
@@ -150,7 +150,7 @@ impl Papd {
         Self::wrap(Box::<MinRtt>::default(), config)
     }
 
-    /// Creates a scheduler with this one as the multipath mode.
+    /// Creates a scheduler that uses `multipath` as its multipath mode.
     #[must_use]
     pub fn wrap(multipath: Box<dyn Scheduler>, config: PapdConfig) -> Self {
         Papd {

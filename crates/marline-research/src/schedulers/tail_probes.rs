@@ -8,9 +8,10 @@
 //!
 //! *How.* A wrapper around any scheduler. When a subflow's probe retransmits its last segment, this segment is
 //! reinjected on every other subflow that is established and healthy and did not carry it, ahead of new data. If a
-//! subflow's window is full, the copy waits for room until the data is acknowledged or the original is heard again.
-//! Backups are used only if there is no regular subflow. The copy occupies that subflow's sequence space and window
-//! like any other data, and is not repeated for later probes during this silence. What follows depends on `after`:
+//! subflow's window is full, the copy waits for room until the data is acknowledged or the original receives a segment
+//! again. Backups are used only if there is no regular subflow. The copy occupies that subflow's sequence space and
+//! window like any other data, and is not repeated for later probes during this silence. What follows depends on
+//! `after`:
 //! - [`SilentOriginalAction::Reinject`]: if the copy is acknowledged while nothing has been received on the original
 //!   subflow since the probe, the original is considered dead. New data avoids it, and its data is sent on the others
 //!   in order. It is used again once a segment arrives on it.
@@ -208,7 +209,7 @@ impl Scheduler for TailProbes {
             SchedulerEvent::Acked { on, range } if self.open > 0 => {
                 self.on_acked(on, range, cx, out);
             }
-            // The timer shows what the copy would have shown.
+            // After either event, the outcome of the copy is no longer needed.
             SchedulerEvent::SubflowDown(id) | SchedulerEvent::SubflowRto(id) => self.end(id),
             _ => {}
         }

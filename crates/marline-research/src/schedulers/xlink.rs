@@ -4,7 +4,7 @@
 //! has just become slow. Sending all unacknowledged data again on another path solves this, but doubles the bytes. A
 //! player with seconds of data in its buffer gains nothing: a late chunk matters only when the buffer is nearly empty.
 //!
-//! *How.* Lowest RTT for new data. When no new data is left, data that is not DATA_ACKed is also sent on the fastest
+//! *How.* Lowest RTT places new data. When no new data is left, data that is not DATA_ACKed is also sent on the fastest
 //! subflow with room that did not carry it, oldest first (all later data waits for it). Whether this is permitted
 //! depends on the time that the receiver has left, with two thresholds:
 //!

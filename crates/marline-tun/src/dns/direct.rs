@@ -26,11 +26,11 @@ use crate::resolver;
 const MAX_CONCURRENT_QUERIES: usize = 64;
 /// Time to wait for a resolver's answer before the next attempt.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Attempts per resolver.
+/// Number of attempts per resolver.
 const ATTEMPTS: usize = 2;
 /// Maximum length of a DNS message over UDP.
 const MAX_MESSAGE_LEN: usize = 4_096;
-/// Maximum number of addresses of one answer that are made direct.
+/// Maximum number of addresses per answer that are made direct.
 const MAX_ADDRESSES: usize = 16;
 /// Minimum lifetime. Programs continue to use an address after its TTL, for instance on open connections.
 const MIN_LIFETIME: Duration = Duration::from_secs(300);
@@ -40,7 +40,7 @@ const MAX_NAME_LIFETIME: Duration = Duration::from_secs(86_400);
 /// Address with its lifetime.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct TimedAddress {
-    /// The address.
+    /// Address to reach directly.
     pub address: IpAddr,
     /// TTL, within limits.
     pub lifetime: Duration,
@@ -69,7 +69,7 @@ pub struct DirectNames {
 }
 
 impl DirectNames {
-    /// Sends queries with this mark to any resolver but `gateway`. The receiver of `routes` makes the addresses
+    /// Sends queries with this mark, to all resolvers except `gateway`. The receiver of `routes` makes the addresses
     /// direct.
     #[must_use]
     pub fn new(mark: u32, gateway: IpAddr, routes: mpsc::Sender<DirectAddresses>) -> DirectNames {
@@ -107,7 +107,7 @@ impl DirectNames {
         });
     }
 
-    /// Returns the first complete answer of any resolver.
+    /// Returns the first complete answer from any resolver.
     pub(crate) async fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
         // The network, and with it the resolvers, may have changed.
         let resolvers = resolver::host_resolvers(self.gateway);

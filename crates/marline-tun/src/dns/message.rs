@@ -13,7 +13,7 @@ use crate::exceptions::{Exceptions, Treatment};
 const DEFAULT_ANSWER_LEN: usize = 512;
 /// Maximum UDP answer length, regardless of what the program advertises.
 const MAX_ANSWER_LEN: usize = 1_232;
-/// Type of the record with the program's maximum UDP answer length.
+/// Type of the record that contains the program's maximum UDP answer length.
 const OPT: u16 = 41;
 /// Maximum number of a query's records that are searched for OPT. A query has one or two records.
 const MAX_QUERY_RECORDS: u16 = 8;
@@ -28,15 +28,15 @@ const HTTPS: u16 = 65;
 
 const RESPONSE: u8 = 0x80;
 const TRUNCATED: u8 = 0x02;
-/// Bits of the opcode. The value 0 is a standard query.
+/// Mask of the opcode, which is 0 for a standard query.
 const OPCODE: u8 = 0x78;
-/// Malformed query.
+/// Response code for a malformed query.
 pub(super) const FORMERR: u8 = 1;
-/// Failure of the service.
+/// Response code for a failure of the service.
 pub(super) const SERVFAIL: u8 = 2;
-/// Nonexistent name.
+/// Response code for a nonexistent name.
 pub(super) const NXDOMAIN: u8 = 3;
-/// Unsupported opcode.
+/// Response code for an unsupported opcode.
 pub(super) const NOTIMP: u8 = 4;
 /// Maximum number of records of an answer that are examined.
 const MAX_RECORDS: usize = 64;

@@ -191,7 +191,7 @@ impl<O: Open> Forwarder<O> {
         received.drain(..at);
     }
 
-    /// Handles a broken connection. Queries that were sent for the second time fail.
+    /// Handles a broken connection. Queries that were already sent twice fail.
     fn on_connection_lost(&self, pending: &mut PendingQueries) {
         for query in pending.renumber() {
             query.fail(&self.writer);

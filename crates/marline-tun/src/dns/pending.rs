@@ -89,8 +89,8 @@ impl PendingQueries {
         Some((query, answer))
     }
 
-    /// Prepares the remaining queries for another connection, with new numbers. Returns those that have used up
-    /// their attempts.
+    /// Prepares the remaining queries for another connection, with new query IDs. Returns those that have
+    /// used up their attempts.
     pub(super) fn renumber(&mut self) -> Vec<Query> {
         let mut failed = Vec::new();
         for pending in std::mem::take(&mut self.pending).into_values() {

@@ -1,4 +1,4 @@
-//! Query of a program with its reply path.
+//! Query from a program, with its reply path.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ enum Reply {
     Connection(OwnedPermit<Vec<u8>>),
 }
 
-/// A query of a program.
+/// A query from a program.
 #[derive(Debug)]
 pub(crate) struct Query {
     reply: Reply,

@@ -18,8 +18,8 @@ use crate::resolver;
 /// Path of the programs' resolver configuration.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Sockets of services that resolve names for programs outside the tunnel. If they do not answer, the C library
-/// queries the resolver of `resolv.conf`.
+/// Sockets of services that resolve names for programs outside the tunnel. If these services do not answer, the C
+/// library queries the resolver of `resolv.conf`.
 const NAME_SERVICES: &[&str] = &[
     "/run/systemd/resolve/io.systemd.Resolve",
     "/run/nscd/socket",
@@ -27,7 +27,7 @@ const NAME_SERVICES: &[&str] = &[
     "/run/avahi-daemon/socket",
 ];
 
-/// Name resolution of programs inside.
+/// Name resolution for programs in the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// Content of `resolv.conf`.

@@ -39,7 +39,7 @@ impl NamespaceProcesses {
         NamespaceProcesses { device: half(0), inode: half(8) }
     }
 
-    /// Returns true if there are any, as far as this process may see. Reads /proc once.
+    /// Returns true if the namespace contains processes that this process may see. Reads /proc once.
     pub(super) fn has_any(&self) -> bool {
         let Ok(processes) = std::fs::read_dir("/proc") else { return false };
         let numbered =

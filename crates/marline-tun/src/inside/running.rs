@@ -1,4 +1,4 @@
-//! Program started inside, with its descendants, until the last of them ends.
+//! Program started in the namespace, with its descendants, until the last of them ends.
 
 use std::io;
 use std::os::fd::OwnedFd;

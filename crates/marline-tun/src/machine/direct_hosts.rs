@@ -11,7 +11,7 @@ use tokio::time::Instant;
 const MAX_HOSTS: usize = 4_096;
 /// Maximum number of hosts per name, which may have other addresses in each answer.
 const MAX_HOSTS_PER_NAME: usize = 64;
-/// Extension for an expired host that is in use, after which it is checked again.
+/// Extended lifetime of an expired host that is in use, after which it is checked again.
 const LIFETIME_EXTENSION: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]

@@ -25,13 +25,13 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use marline_io::{GATEWAY_INTERFACE, Tun};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 pub use self::cleanup::{CleanupExtent, CleanupResult, clean_up};
 use self::netlink::{Routing, RuleSet};
 use self::resolver_file::ResolverFile;
-use self::routing::{InboundConnection, MachineState, RoutingSettings, direct_host};
+use self::routing::{InboundConnection, MachineState, Route, RoutingSettings, direct_host};
 pub use self::server_name::resolve_server;
 pub use self::switch::engage;
 use self::switch::{KillSwitch, families};
@@ -40,8 +40,11 @@ use crate::addresses::Addresses;
 use crate::dns::{DirectAddresses, TimedAddress};
 use crate::interface::ReadyInterface;
 
-/// Interval of checks for changes made by other programs.
+/// Interval between checks for changes made by other programs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between a change of an interface and its restoration, which keeps two programs from undoing each other's
+/// changes without a pause.
+const RESTORE_DELAY: Duration = Duration::from_millis(20);
 /// Number of such checks between searches for ended connections.
 const CHECKS_PER_SEARCH: u32 = 5;
 
@@ -74,10 +77,10 @@ pub fn make_interface() -> anyhow::Result<OwnedFd> {
     }
 }
 
-/// Reason for which a machine is released.
+/// Reason why a machine is released.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ReleaseReason {
-    /// Request of the user.
+    /// The user's request.
     Requested,
     /// Failure.
     Failed,
@@ -88,8 +91,9 @@ pub enum ReleaseReason {
 pub struct Machine {
     switch: KillSwitch,
     undo: UndoProcess,
-    interface: u32,
-    has_ipv6: bool,
+    interface: ReadyInterface,
+    /// Changes of any interface.
+    changes: watch::Receiver<()>,
     resolver_file: Option<ResolverFile>,
 }
 
@@ -128,15 +132,10 @@ impl Machine {
             switch.remove_weaker_rules().await?;
             tracing::info!("kill switch on: all traffic outside the tunnel is blocked");
         }
+        let changes = netlink::watch_interfaces()?;
         let interface = ReadyInterface::set_up(addresses)
             .with_context(|| format!("{GATEWAY_INTERFACE} cannot be set up"))?;
-        let mut machine = Machine {
-            switch,
-            undo,
-            interface: interface.index(),
-            has_ipv6: interface.has_ipv6(),
-            resolver_file: None,
-        };
+        let mut machine = Machine { switch, undo, interface, changes, resolver_file: None };
         if let Err(error) = machine.add_tunnel_rules().await {
             machine.restore(ReleaseReason::Failed).await;
             return Err(error);
@@ -154,10 +153,9 @@ impl Machine {
             self.switch.add_routes().await;
         }
         for own in families(&self.switch.addresses) {
-            let served = !own.is_ipv6() || self.has_ipv6;
             // Routes precede rules, which without them would make traffic bypass the interface.
-            for route in self.switch.settings.routes(own.is_ipv6(), served) {
-                self.switch.routing.add_route(route, self.interface).await?;
+            for route in self.routes(own) {
+                self.switch.routing.add_route(route, self.interface.index()).await?;
             }
         }
         self.complete_lead().await?;
@@ -178,6 +176,12 @@ impl Machine {
             }
         }
         Ok(())
+    }
+
+    /// Returns the lead's routes of the family of this address of ours.
+    fn routes(&self, own: IpAddr) -> Vec<Route> {
+        let served = !own.is_ipv6() || self.interface.has_ipv6();
+        self.switch.settings.routes(own.is_ipv6(), served)
     }
 
     async fn complete_lead(&self) -> anyhow::Result<usize> {
@@ -206,6 +210,12 @@ impl Machine {
                     // The requester may have given up.
                     let _ = done.send(());
                 }
+                Ok(()) = self.changes.changed() => {
+                    sleep(RESTORE_DELAY).await;
+                    if let Err(error) = self.restore_interface().await {
+                        tracing::debug!("{GATEWAY_INTERFACE} is not restored yet: {error:#}");
+                    }
+                }
                 _ = due.tick() => {
                     looks = looks.wrapping_add(1);
                     self.end_expired().await;
@@ -213,9 +223,12 @@ impl Machine {
                         self.forget_ended().await;
                     }
                     self.restore_removed().await;
-                    if self.switch.facts.gateway != Some(self.interface) {
-                        tracing::error!("the interface {GATEWAY_INTERFACE} was removed");
+                    if self.switch.facts.gateway != Some(self.interface.index()) {
+                        tracing::error!("the interface {GATEWAY_INTERFACE} was removed; stopping");
                         return;
+                    }
+                    if let Err(error) = self.restore_interface().await {
+                        tracing::warn!("cannot restore the interface {GATEWAY_INTERFACE}: {error:#}");
                     }
                 }
             }
@@ -235,11 +248,33 @@ impl Machine {
             Ok(0)
         };
         if let Err(error) = completed {
-            tracing::warn!("the kill switch is incomplete: {error:#}");
+            tracing::warn!("cannot complete the kill switch; retrying: {error:#}");
         }
         if let Err(error) = self.complete_lead().await {
-            tracing::warn!("rules that lead to the tunnel are missing: {error:#}");
+            tracing::warn!("cannot restore rules that lead to the tunnel; retrying: {error:#}");
         }
+    }
+
+    /// Restores the interface and its routes. Network managers take every interface down when networking is switched
+    /// off or the machine sleeps, and the system then removes the routes, so that traffic would bypass the tunnel.
+    async fn restore_interface(&self) -> anyhow::Result<()> {
+        let KillSwitch { routing, addresses, .. } = &self.switch;
+        self.interface.restore(addresses)?;
+        let mut restored = false;
+        for own in families(addresses) {
+            // Routes vanish together, so the last one of the main table stands for the earlier ones.
+            for route in self.routes(own).into_iter().rev() {
+                let added = routing.add_route(route, self.interface.index()).await?;
+                restored |= added;
+                if !added && route.is_general() {
+                    break;
+                }
+            }
+        }
+        if restored {
+            tracing::info!("restored {GATEWAY_INTERFACE}, which another program has changed");
+        }
+        Ok(())
     }
 
     /// Removes exceptions for connections that have ended.
@@ -328,7 +363,7 @@ impl Machine {
                 if cleaned.held {
                     tracing::warn!(
                         "the kill switch stays on: all traffic outside the tunnel is blocked. `sudo marline \
-                         up` restores the tunnel, `sudo marline down` removes the kill switch"
+                         up` restores the tunnel; `sudo marline down` removes the kill switch"
                     );
                 }
             }

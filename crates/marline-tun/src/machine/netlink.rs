@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use anyhow::{Context, anyhow};
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use rtnetlink::packet_core::Nla;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkLayerType};
 use rtnetlink::packet_route::route::{
@@ -15,7 +15,8 @@ use rtnetlink::packet_route::rule::{
     RuleAction, RuleAttribute, RuleMessage, RulePortRange, RuleUidRange,
 };
 use rtnetlink::packet_route::{AddressFamily, IpProtocol};
-use rtnetlink::{Error, Handle, IpVersion, RouteMessageBuilder, packet_core};
+use rtnetlink::{Error, Handle, IpVersion, MulticastGroup, RouteMessageBuilder, packet_core};
+use tokio::sync::watch;
 
 use marline_io::GATEWAY_INTERFACE;
 use marline_proxy::rules::Cidr;
@@ -30,7 +31,7 @@ use super::routing::{
 const LAST_PRIORITY: u32 = u32::MAX;
 /// Maximum number of interfaces examined.
 const MAX_INTERFACES: usize = 256;
-/// All users except root.
+/// User ids of all users except root.
 const USERS: RuleUidRange = RuleUidRange { start: 1, end: u32::MAX - 1 };
 /// Interface name for traffic sent by this machine itself.
 const LOCAL_TRAFFIC: &str = "lo";
@@ -43,7 +44,7 @@ type Key = (u32, u8, u8, Vec<(u16, Vec<u8>)>);
 pub(super) enum RuleSet {
     /// Rules that route traffic to the interface.
     Routing,
-    /// Rules that block traffic past it.
+    /// Rules that block traffic around the interface.
     KillSwitch,
 }
 
@@ -63,6 +64,17 @@ impl RuleSet {
     }
 }
 
+/// Returns a receiver that notices changes of any interface and its addresses. Needs a tokio runtime.
+pub(super) fn watch_interfaces() -> io::Result<watch::Receiver<()>> {
+    let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
+    let (connection, _, mut changes) = rtnetlink::new_multicast_connection(&groups)?;
+    let (sender, receiver) = watch::channel(());
+    tokio::spawn(connection);
+    // Ends with the first change after the receiver.
+    tokio::spawn(async move { while changes.next().await.is_some() && sender.send(()).is_ok() {} });
+    Ok(receiver)
+}
+
 /// Our part of the system's routing.
 #[derive(Clone, Debug)]
 pub(super) struct Routing {
@@ -73,7 +85,7 @@ impl Routing {
     /// Starts on the current tokio runtime.
     pub(super) fn open() -> io::Result<Routing> {
         let (connection, handle, _) = rtnetlink::new_connection()?;
-        // Ends with the last handle.
+        // The task ends with the last handle.
         tokio::spawn(connection);
         Ok(Routing { handle })
     }
@@ -123,8 +135,8 @@ impl Routing {
         Ok(())
     }
 
-    /// Adds a route to one of our tables. An existing route is kept.
-    pub(super) async fn add_route(&self, route: Route, interface: u32) -> anyhow::Result<()> {
+    /// Adds a route to one of our tables. An existing route is kept. Returns true if it was missing.
+    pub(super) async fn add_route(&self, route: Route, interface: u32) -> anyhow::Result<bool> {
         match self
             .handle
             .route()
@@ -133,8 +145,10 @@ impl Routing {
             .await
             .map_err(system_error)
         {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            other => other.with_context(|| format!("cannot create the route to {}", route.to)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            other => other
+                .map(|()| true)
+                .with_context(|| format!("cannot create the route to {}", route.to)),
         }
     }
 

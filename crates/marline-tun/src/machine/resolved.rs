@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
-/// Socket of systemd-resolved.
+/// Path of systemd-resolved's socket.
 const SOCKET: &str = "/run/systemd/resolve/io.systemd.Resolve";
 
 /// Configures systemd-resolved to send all queries to `resolver` through `interface`. Returns true if that succeeded,

@@ -186,6 +186,13 @@ pub(super) struct Route {
     pub(super) leads: RouteAction,
 }
 
+impl Route {
+    /// Returns true for a route of the table for general traffic.
+    pub(super) fn is_general(&self) -> bool {
+        self.table == TABLE
+    }
+}
+
 /// Settings of the routing.
 #[derive(Clone, Debug, Default)]
 pub struct RoutingSettings {
@@ -198,7 +205,7 @@ pub struct RoutingSettings {
     pub has_domain_exceptions: bool,
     /// Services of this machine that are reached from beyond the local network.
     pub reachable: Vec<Service>,
-    /// True if traffic that cannot use the interface is blocked, even after this process was killed.
+    /// True if traffic that cannot use the interface is blocked, even after this process is killed.
     pub kill_switch: bool,
     /// True if the kill switch also applies before the first contact with the server and after the service is stopped.
     pub lockdown: bool,
@@ -271,8 +278,10 @@ impl RoutingSettings {
             planned.next();
         }
         // Nothing from this source goes to the local network, because ICMP errors about replies that arrived through
-        // the interface quote those replies.
+        // the interface quote those replies. While another program holds the interface down, its table is empty, and
+        // a target would reset connections whose packets reach it from another address.
         planned.add_rule(Selector::Source(own), Verdict::Lookup(TABLE));
+        planned.add_rule(Selector::Source(own), Verdict::Unreachable);
         planned.add_rule(Selector::All, Verdict::LookupButDefault(MAIN));
         planned.add_rule(Selector::All, Verdict::Lookup(TABLE));
         planned.rules

@@ -12,7 +12,7 @@ use super::routing::InboundConnection;
 /// Maximum number of such connections. For more, use `--reachable` with the service.
 const MAX_CONNECTIONS: usize = 256;
 
-/// States of `/proc/net/tcp`.
+/// State of a listening socket in `/proc/net/tcp`.
 const LISTENING_STATE: &str = "0A";
 /// States in which either end still sends: established, and the two ends of a shutdown.
 const OPEN_STATES: [&str; 5] = ["01", "04", "05", "08", "09"];

@@ -62,7 +62,7 @@ impl KillSwitch {
     pub(super) async fn add_routes(&mut self) {
         let looked = self.routing.interfaces(&mut self.facts).await;
         if let Err(error) = looked {
-            tracing::debug!("interfaces cannot be listed: {error:#}");
+            tracing::debug!("cannot list interfaces: {error:#}");
         }
         for route in self.settings.kill_switch_routes(false, &self.facts) {
             // An interface that is down accepts no route, but it does not send either.

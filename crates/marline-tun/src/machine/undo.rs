@@ -16,13 +16,13 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::cleanup::{CleanupExtent, clean_up};
 use crate::process::{Fork, close_inherited, fork, ignore_signals};
 
-/// The machine is about to be changed.
+/// Message: the machine is about to be changed.
 const ARM_MESSAGE: u8 = b'+';
-/// The machine is about to be changed with an active kill switch.
+/// Message: the machine is about to be changed, and a kill switch is active.
 const SWITCH_ACTIVE: u8 = b'#';
-/// The user requested the end: all remaining changes must be undone, including the kill switch.
+/// Message: the user requested the end, so all remaining changes must be undone, including the kill switch.
 const RELEASED: u8 = b'~';
-/// Everything was undone.
+/// Message: everything was undone.
 const DONE: u8 = b'-';
 
 /// Handle of the waiting process, for its parent.
@@ -94,7 +94,7 @@ fn undo_after_parent(pipe: OwnedFd) -> anyhow::Result<()> {
     if cleaned.held {
         eprintln!(
             "marline: `marline up` has ended, and its kill switch stays on: all traffic outside the tunnel \
-             is blocked. `sudo marline up` restores the tunnel, `sudo marline down` removes the kill switch"
+             is blocked. `sudo marline up` restores the tunnel; `sudo marline down` removes the kill switch"
         );
     }
     Ok(())

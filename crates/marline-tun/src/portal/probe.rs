@@ -30,7 +30,7 @@ pub struct Probe {
     path: String,
 }
 
-/// Text that is not a probe's URL.
+/// Error for an invalid probe URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected http://HOST[:PORT]/PATH (not https, which a portal cannot answer)")]
 pub struct BadProbe;
@@ -161,7 +161,7 @@ fn read_head(head: &[u8]) -> Finding {
             };
             Finding::Portal { url: field.filter(sound).map(str::to_owned) }
         }
-        None => Finding::Silent("not an HTTP answer".to_owned()),
+        None => Finding::Silent("not an HTTP response".to_owned()),
     }
 }
 

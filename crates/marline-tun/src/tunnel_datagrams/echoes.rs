@@ -12,7 +12,7 @@ use crate::addresses::Addresses;
 use crate::datagram::{DatagramOutcome, DatagramWriter, Echo};
 use crate::icmp::{self, EchoFailure, EchoNumbers};
 
-/// Interval of searches for idle identifiers.
+/// Interval between searches for idle identifiers.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Sends a program's request.

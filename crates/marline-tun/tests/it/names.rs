@@ -141,7 +141,7 @@ async fn a_resolver_that_is_not_reached_fails_all_that_wait() {
 }
 
 #[tokio::test]
-async fn queries_by_tcp_are_relayed_to_the_resolver() {
+async fn queries_over_tcp_are_relayed_to_the_resolver() {
     let mut world = world();
     let syn = marline_testkit::Seg::syn().at(marline_wire::SeqNum(1)).mss(1_460);
     world.send(&super::support::tcp(path(SERVICE, 4_000), syn)).await;

@@ -131,14 +131,14 @@ pub(crate) fn path(target: &str, port: u16) -> FourTuple {
     FourTuple { local: SocketAddr::new(host, port), remote: target }
 }
 
-/// Encodes a TCP segment of the host in a packet.
+/// Encodes a TCP segment from the host in a packet.
 pub(crate) fn tcp(path: FourTuple, seg: Seg) -> Vec<u8> {
     let ends = (path.local.ip(), path.remote.ip());
     let segment = seg.ports(path.local.port(), path.remote.port()).bytes(Some(ends));
     in_ip(ends.0, ends.1, PROTOCOL_TCP, &segment)
 }
 
-/// Encodes a datagram of the host in a packet.
+/// Encodes a datagram from the host in a packet.
 pub(crate) fn udp(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; UDP_HEADER_LEN];
     emit_udp(from.port(), to.port(), payload.len(), &mut bytes).expect("the packet fits");

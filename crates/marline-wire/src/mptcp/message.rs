@@ -122,7 +122,7 @@ pub enum FastJoinForm {
     Out,
 }
 
-/// One message of a Marline peer.
+/// One message from a Marline peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ExperimentalMessage {
     /// Length 8 or more: features offered (by the client) or accepted (by the server).

@@ -129,7 +129,7 @@ impl MptcpOptions {
         true
     }
 
-    /// The messages of a Marline peer; invalid ones are skipped.
+    /// The messages from a Marline peer; invalid ones are skipped.
     pub fn experimental(&self) -> impl Iterator<Item = ExperimentalMessage> + '_ {
         self.iter().filter_map(|option| match option {
             MptcpOption::Experimental(option) => ExperimentalMessage::parse(&option),

@@ -22,7 +22,8 @@ pub(crate) fn client() -> quinn::Endpoint {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(ChildVerifier(provider)))
         .with_no_client_auth();
-    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(crypto).expect("QUIC's ciphers");
+    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(crypto)
+        .expect("ring provides QUIC's ciphers");
     let mut endpoint = quinn::Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
     endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
     endpoint

@@ -71,7 +71,9 @@ pub(super) fn start_watch_tasks(inner: &Arc<Inner>) -> Vec<AbortHandle> {
                 tokio::spawn(watch_interfaces(Arc::downgrade(inner), watcher)).abort_handle(),
             );
         }
-        Err(error) => tracing::warn!(%error, "cannot watch interfaces"),
+        Err(error) => {
+            tracing::warn!(%error, "cannot monitor interfaces: paths will not be updated")
+        }
     }
     tasks
 }
@@ -104,7 +106,7 @@ async fn watch_interfaces(client: Weak<Inner>, mut watcher: Watcher) {
                 inner.follow_prefixes();
             }
             Err(error) => {
-                tracing::warn!(%error, "no longer watching interfaces");
+                tracing::warn!(%error, "interface monitoring failed: paths will not be updated");
                 return;
             }
         }

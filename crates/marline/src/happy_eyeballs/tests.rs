@@ -61,7 +61,7 @@ fn names(starts: &[(u128, &str)]) -> Vec<(u128, String)> {
 }
 
 #[test]
-fn without_path_health_all_start_a_stagger_apart_and_at_once_when_one_fails() {
+fn without_path_health_all_start_a_stagger_apart_and_immediately_when_one_fails() {
     let all = || {
         AttemptSchedule::new_staggered(
             vec![candidate_on(1, false), candidate_on(2, true), candidate_on(3, false)],
@@ -107,7 +107,7 @@ fn a_degraded_address_pair_comes_last_and_late() {
 }
 
 #[test]
-fn if_every_pair_is_bad_one_attempt_starts_at_once() {
+fn if_every_pair_is_bad_one_attempt_starts_immediately() {
     let schedule = AttemptSchedule::order_by_health(vec![lte(), wifi()], STAGGER, |_| true);
     assert_eq!(run(schedule, never), names(&[(0, "if1"), (100, "if2")]));
 }

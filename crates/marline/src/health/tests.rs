@@ -116,7 +116,7 @@ fn a_blocked_path_is_logged_once_and_again_when_it_works() {
     let wlan = |last, tries| asked(contact(WLAN, SERVER), 0, last, tries);
     assert_eq!(check_texts(&mut watcher, 2_900, &[wlan(1_000, 2), wwan(2_800)]), NOTHING);
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 3 s (tried 2 times), while it answers over \
-                    wwan0: the network there seems to block UDP port 7777, or is dead";
+                    wwan0: the network there seems to block UDP port 7777, or is down";
     assert_eq!(check_texts(&mut watcher, 3_100, &[wlan(1_000, 2), wwan(3_000)]), [expected]);
     assert_eq!(check_texts(&mut watcher, 60_000, &[wlan(59_000, 30), wwan(59_900)]), NOTHING);
     let again = "path wlan0 works again: 9.9.9.1:7777 answers, after 57 s";
@@ -126,11 +126,11 @@ fn a_blocked_path_is_logged_once_and_again_when_it_works() {
 }
 
 #[test]
-fn a_path_that_worked_and_falls_silent_is_a_dead_line_and_does_not_block_udp() {
+fn a_path_that_falls_silent_after_working_is_down_and_does_not_block_udp() {
     let mut watcher = HealthWatcher::new("UDP");
     let wlan = asked(heard(contact(WLAN, SERVER), 500), 1_000, 3_000, 3);
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 3 s (tried 3 times), while it answers over \
-                    wwan0: nothing arrives on this path anymore, so the line seems dead";
+                    wwan0: no data arrives on this path anymore; it appears to be down";
     let wwan = heard(contact(WWAN, SERVER), 4_000);
     assert_eq!(check_texts(&mut watcher, 4_100, &[wlan, wwan]), [expected]);
 }

@@ -110,7 +110,7 @@ impl HealthWatcher {
             let bad: Vec<&PathCheck<'_>> =
                 bad.iter().filter(|l| l.contact.remote == server).collect();
             let failed: Vec<&str> = fresh.iter().map(|look| look.path).collect();
-            // If all paths fail, the cause is the server.
+            // If all paths fail, the server is assumed to be the cause.
             if paths.iter().any(|(path, _)| !bad.iter().any(|look| look.path == path)) {
                 self.notices.extend(self.common_failures.on_failure(&failed));
             }

@@ -42,7 +42,7 @@ pub struct PathStatus {
     pub cause: Option<String>,
     /// Reachability of each server that was contacted over the path.
     pub servers: Vec<ServerReach>,
-    /// Problem of the path as a whole: a server does not answer, and no other server has answered since.
+    /// Problem with the path as a whole: a server does not answer, and no other server has answered since.
     pub fault: Option<ServerReach>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Evidence<'a> {
     pub(crate) contacts: &'a [Contact],
     /// Name of the transport that a firewall sees.
     pub(crate) transport: &'static str,
-    /// Servers of the latest connection attempt; empty if there was none.
+    /// Servers tried in the latest connection attempt; empty if there was none.
     pub(crate) servers: &'a [SocketAddr],
     /// Reason why the answering server does not serve this client.
     pub(crate) rejection: Option<&'a str>,

@@ -82,7 +82,7 @@ fn backups_come_last_and_a_pinned_server_is_the_only_one() {
 }
 
 #[test]
-fn a_network_with_ipv6_alone_reaches_an_ipv4_server_below_its_prefix() {
+fn a_network_with_only_ipv6_reaches_an_ipv4_server_below_its_prefix() {
     let mut table = table(&[("if0", &["10.0.0.2"]), ("if1", &["fd01::2"]), ("if2", &["fd02::2"])]);
     table.prefixes.insert(1, Prefix64::WELL_KNOWN);
     let expected = ["10.0.0.2 192.0.2.1:80", "fd01::2 [64:ff9b::c000:201]:80"];

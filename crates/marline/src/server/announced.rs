@@ -138,7 +138,7 @@ pub(super) fn follow_addresses(
     let watcher = match Watcher::start() {
         Ok(watcher) => watcher,
         Err(error) => {
-            tracing::warn!(%error, "cannot watch interfaces");
+            tracing::warn!(%error, "cannot monitor interfaces: announced addresses will not be updated");
             return None;
         }
     };
@@ -157,7 +157,7 @@ async fn watch_addresses(
         let now = match interfaces {
             Ok(interfaces) => interfaces,
             Err(error) => {
-                tracing::warn!(%error, "no longer watching interfaces");
+                tracing::warn!(%error, "interface monitoring failed: announced addresses will not be updated");
                 return;
             }
         };
@@ -184,7 +184,7 @@ fn lock(addresses: &Mutex<Vec<AnnouncedAddress>>) -> MutexGuard<'_, Vec<Announce
 pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
     let count = config.own.addresses.len() + config.own.advertised.len();
     if count > MAX_ADDRESSES {
-        let what = format!("too many addresses to announce: {count}, at most {MAX_ADDRESSES}");
+        let what = format!("too many addresses to announce: {count} (maximum: {MAX_ADDRESSES})");
         return Err(BindError::Config(what));
     }
     let port = config.own.listen.first().map_or(0, SocketAddr::port);

@@ -167,7 +167,7 @@ impl ServerBuilder {
         }
         if let Some(address) = sockets.unreserved_address() {
             return Err(BindError::Config(format!(
-                "an upgrade keeps the addresses; removing {address} of the running process needs a restart"
+                "upgrade refused: removing the address {address} needs a restart"
             )));
         }
         self.carrier = Carrier::Opened(sockets);
@@ -243,15 +243,15 @@ impl ServerBuilder {
         if self.own.advertised.len() > MAX_OWN_ADDRESSES {
             let count = self.own.advertised.len();
             return wrong(&format!(
-                "too many addresses to advertise: {count}, at most {MAX_OWN_ADDRESSES}"
+                "too many addresses to advertise: {count} (maximum: {MAX_OWN_ADDRESSES})"
             ));
         }
-        let aims = |at: &SocketAddr| {
+        let is_valid = |at: &SocketAddr| {
             at.port() != 0 && !at.ip().is_unspecified() && !at.ip().is_multicast()
         };
-        if let Some(aimless) = self.own.advertised.iter().find(|at| !aims(at)) {
+        if let Some(invalid) = self.own.advertised.iter().find(|at| !is_valid(at)) {
             return wrong(&format!(
-                "{aimless} cannot be advertised: expected a unicast address and a port"
+                "{invalid} cannot be advertised: expected a unicast address and a port"
             ));
         }
         let mut config = self.clone();

@@ -177,8 +177,7 @@ pub(super) fn adopt_sockets(
 pub(super) fn changed_setting_error(config: &ServerBuilder) -> BindError {
     let listen: Vec<String> = config.own.listen.iter().map(ToString::to_string).collect();
     BindError::Config(format!(
-        "an upgrade keeps the addresses and the number of threads: {} with {} differs from the running \
-         process and needs a restart",
+        "upgrade refused: changing the addresses or the number of threads (to {} with {}) needs a restart",
         listen.join(" "),
         config.own.shards
     ))
@@ -207,8 +206,7 @@ fn other_interfaces(paths: &[TunPath]) -> BindError {
     let paths: Vec<String> =
         paths.iter().map(|path| format!("{}={}", path.interface, path.address)).collect();
     BindError::Config(format!(
-        "an upgrade keeps the TUN interfaces and the number of threads: {} differs from the running process \
-         and needs a restart",
+        "upgrade refused: changing the TUN interfaces or the number of threads (to {}) needs a restart",
         paths.join(" ")
     ))
 }

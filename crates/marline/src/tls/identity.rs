@@ -152,7 +152,7 @@ impl FromStr for KeyPin {
 
 impl fmt::Display for KeyPinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a pin is 64 hexadecimal digits")
+        f.write_str("invalid pin: expected 64 hexadecimal digits")
     }
 }
 

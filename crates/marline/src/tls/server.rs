@@ -1,4 +1,4 @@
-//! Server of encrypted streams.
+//! Server that accepts encrypted streams.
 
 use core::future::poll_fn;
 use core::net::SocketAddr;

@@ -69,7 +69,7 @@ async fn round_trip(client: &Client, server: SocketAddr, length: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_go_by_tcp_alone_on_every_shard_and_nothing_is_sent_twice() {
+async fn streams_go_over_tcp_alone_on_every_shard_and_nothing_is_sent_twice() {
     for (shards, paths) in [(1, 1), (1, 2), (4, 1), (4, 2)] {
         let server = server_on_both(shards).await;
         echo(&server);
@@ -185,7 +185,7 @@ async fn a_client_learns_that_the_server_does_not_listen_on_tcp() {
 }
 
 #[tokio::test]
-async fn a_client_of_datagrams_alone_needs_no_listener_and_opens_no_link() {
+async fn a_datagram_only_client_needs_no_listener_and_opens_no_link() {
     let server = server_on_both(1).await;
     echo(&server);
     let client = client_with(&["127.0.0.1"], |_| ()).await;

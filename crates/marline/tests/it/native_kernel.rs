@@ -319,7 +319,7 @@ fn an_announced_address_that_goes_is_withdrawn() {
 }
 
 #[test]
-fn icmp_ends_an_attempt_at_once() {
+fn icmp_ends_an_attempt_immediately() {
     on_two_machines(|far| {
         far.cable(1);
         // The far machine is a router without a route.

@@ -16,7 +16,7 @@ use marline::policy::Reason;
 use tokio::io::{AsyncReadExt, AsyncWrite as _, AsyncWriteExt};
 
 #[tokio::test]
-async fn bytes_arrive_equal_both_ways_over_two_paths() {
+async fn bytes_arrive_equal_in_both_directions_over_two_paths() {
     let listener = server(1).await;
     let client = client(&["127.0.0.1", "127.0.0.2"]).await;
     let (near, far) = pair(&client, &listener).await;
@@ -195,7 +195,7 @@ async fn dropping_a_stream_with_unread_data_resets_the_peer() {
 }
 
 #[tokio::test]
-async fn a_connect_without_a_listener_is_refused_at_once() {
+async fn a_connect_without_a_listener_is_refused_immediately() {
     let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = nobody.local_addr().unwrap();
     drop(nobody);

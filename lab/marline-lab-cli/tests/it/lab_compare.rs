@@ -14,7 +14,7 @@ fn compare(results: &std::path::Path, more: &[&str]) -> Output {
 
 #[test]
 fn every_variant_runs_and_the_table_is_made_once() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !need::root() || need::program("ip").is_none() {
         return;
     }

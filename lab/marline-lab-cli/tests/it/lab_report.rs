@@ -197,7 +197,7 @@ fn is_dark(color: &serde_json::Value) -> bool {
 
 #[test]
 fn a_browser_shows_the_whole_page_and_fetches_nothing() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let Some(browser) = need::program("chromium") else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let page = page(dir.path());

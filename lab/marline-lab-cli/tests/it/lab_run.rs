@@ -244,7 +244,7 @@ fn real_packets_are_captured_and_our_ends_traced() {
 }
 
 #[test]
-fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
+fn a_killed_sweep_resumes_with_identical_results() {
     let _others = support::among_others();
     let (dir, file) = place();
     let page = docs();
@@ -336,7 +336,7 @@ fn shards_of_several_processes_add_up_to_the_result_of_one() {
         good(&start(shard).wait_with_output().expect("a shard"));
     }
     let collected = marline(dir.path(), &sweep("part", &[]));
-    assert_eq!(good(&collected).replace(" in part", " in whole"), whole);
+    assert_eq!(good(&collected).replace(" to part", " to whole"), whole);
     let said = String::from_utf8_lossy(&collected.stderr);
     assert!(said.contains("24 of 24 runs already exist"), "{said}");
     for name in ["messages.csv", "runs.csv", "sweep.csv", "runs.parquet", "series.json"] {

@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 static MACHINE: RwLock<()> = RwLock::new(());
 
 /// For tests that measure or use the whole machine: waits for the lock and holds it.
-pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+pub(crate) fn lock_exclusively() -> RwLockWriteGuard<'static, ()> {
     // A panic of the previous holder does not invalidate the lock.
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }

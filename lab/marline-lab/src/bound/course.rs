@@ -219,7 +219,11 @@ impl LinkCourse {
 /// The earliest time at which `bytes` could have arrived over all of these links together, with empty queues at the
 /// start. This is a relaxation: the message is a fluid, every per-packet draw is favorable, and every piece that
 /// arrives counts, even after losses.
-pub(super) fn large(links: &[&LinkCourse], from: Instant, bytes: u32) -> Option<Instant> {
+pub(super) fn earliest_arrival(
+    links: &[&LinkCourse],
+    from: Instant,
+    bytes: u32,
+) -> Option<Instant> {
     // On each link, one piece may have arrived almost completely.
     let pieces = (bytes.div_ceil(PIECE_BYTES.0) as usize).saturating_sub(links.len()).max(1);
     let mut arrivals: Vec<Instant> = Vec::new();

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::contestant::Contestant;
 use super::row::Row;
 use super::statistics::measure_values;
-use crate::keep;
+use crate::provenance;
 use crate::runs::{check_real_time, run_weighted};
 
 /// Maximum number of attempts at a run with late links.
@@ -32,11 +32,11 @@ pub struct Sample {
 /// A completed run.
 #[derive(Copy, Clone, Debug)]
 pub struct CompletedRun<'a> {
-    /// Row.
+    /// Row of the comparison.
     pub row: &'a Row,
     /// Compared variant.
     pub contestant: Contestant,
-    /// Number of the run.
+    /// Run number.
     pub repeat: u32,
     /// Result.
     pub sample: &'a Sample,
@@ -57,13 +57,17 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Opens this directory of results. `ignores_stored` ignores the stored results.
+    /// Opens this directory of results. If `ignores_stored` is true, stored results are ignored.
     ///
     /// # Errors
     /// The directory cannot be created.
     pub fn open(place: &Path, fresh: bool) -> anyhow::Result<Bench> {
         std::fs::create_dir_all(place).with_context(|| place.display().to_string())?;
-        Ok(Bench { place: place.to_owned(), program: keep::program()?, ignores_stored: fresh })
+        Ok(Bench {
+            place: place.to_owned(),
+            program: provenance::program_hash()?,
+            ignores_stored: fresh,
+        })
     }
 
     fn file(&self, row: &Row, contestant: Contestant, repeat: u32) -> PathBuf {

@@ -8,7 +8,7 @@ use marline_sim::{median, quantile};
 use super::contestant::Contestant;
 use super::row::{Measure, Row};
 use super::session::{Bench, Sample};
-use crate::keep;
+use crate::provenance;
 
 mod claims;
 
@@ -99,7 +99,7 @@ pub(super) fn number(value: f64) -> String {
 
 /// Reads the stored results of these rows.
 #[must_use]
-pub fn pools<'a>(bench: &Bench, rows: &'a [Row]) -> Pools<'a> {
+pub fn read_pools<'a>(bench: &Bench, rows: &'a [Row]) -> Pools<'a> {
     let mut pools: Pools<'_> = Vec::new();
     for row in rows {
         let mut by = BTreeMap::new();
@@ -119,7 +119,7 @@ pub fn pools<'a>(bench: &Bench, rows: &'a [Row]) -> Pools<'a> {
 /// Makes the table of the stored results.
 #[must_use]
 pub fn report(bench: &Bench, rows: &[Row]) -> Report {
-    let pools = pools(bench, rows);
+    let pools = read_pools(bench, rows);
     let claims = claims::claims(&pools);
     let judged = claims::table(&claims);
     let mut markdown = judged.clone();
@@ -131,7 +131,7 @@ pub fn report(bench: &Bench, rows: &[Row]) -> Report {
             markdown.push_str(&details(measure, &these));
         }
     }
-    let kernel = format!("\nKernel {}, cubic.\n", keep::kernel_release());
+    let kernel = format!("\nKernel {}, cubic.\n", provenance::kernel_release());
     markdown.push_str(&kernel);
     Report { markdown, judged: judged + &kernel, claims }
 }
@@ -213,7 +213,7 @@ fn details(measure: Measure, rows: &[&(&Row, BTreeMap<Contestant, Pool>)]) -> St
             let who = row.title_of(*contestant);
             let _ = writeln!(text, "| {title} | {who} | {runs} | {cells} | {bytes} |");
             if *contestant == Contestant::Duplicate {
-                text.push_str(&alone(pool, names.len()));
+                text.push_str(&per_connection_rows(pool, names.len()));
             }
         }
     }
@@ -221,7 +221,7 @@ fn details(measure: Measure, rows: &[&(&Row, BTreeMap<Contestant, Pool>)]) -> St
 }
 
 /// Results of each of two connections with the same traffic.
-fn alone(pool: &Pool, columns: usize) -> String {
+fn per_connection_rows(pool: &Pool, columns: usize) -> String {
     let mut text = String::new();
     for (name, title) in [
         ("first_path_ms", "duplicate, first path alone"),

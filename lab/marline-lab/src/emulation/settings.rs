@@ -20,7 +20,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Settings of a link that begins with this description.
+    /// Creates the settings of a link with this initial description.
     #[must_use]
     pub fn new(spec: DuplexSpec, trace_dir: Option<&Path>, seeds: SeedTree) -> Settings {
         let specs = vec![(Duration::ZERO, spec)];

@@ -1,4 +1,4 @@
-//! Applications of workloads in virtual time.
+//! Simulated applications that generate the workloads.
 
 use std::rc::Rc;
 

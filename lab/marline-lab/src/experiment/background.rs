@@ -28,7 +28,7 @@ pub struct BackgroundConnection {
 impl BackgroundConnection {
     /// The connection's variant: TCP on its path.
     pub(super) fn variant(&self) -> Variant {
-        Variant::alone("background", &self.path).congestion(&self.congestion)
+        Variant::single_path("background", &self.path).congestion(&self.congestion)
     }
 
     /// The connection as a workload, for a run of this duration.
@@ -85,8 +85,11 @@ mod tests {
     }
 
     fn run(experiment: &Experiment) -> (Outcome, Record) {
-        let outcome = simulate(experiment, &Variant::alone("wifi", "wifi"), 3).expect("run");
-        assert_eq!(outcome, simulate(experiment, &Variant::alone("wifi", "wifi"), 3).expect("run"));
+        let outcome = simulate(experiment, &Variant::single_path("wifi", "wifi"), 3).expect("run");
+        assert_eq!(
+            outcome,
+            simulate(experiment, &Variant::single_path("wifi", "wifi"), 3).expect("run")
+        );
         let record = Record::from_outcome(experiment, &outcome).expect("a record");
         (outcome, record)
     }

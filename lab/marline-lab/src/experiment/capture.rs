@@ -26,7 +26,7 @@ pub struct EndCapture {
 /// interface, and the client has one for each path. The outcome is that of [`simulate`](super::simulate), bit for bit.
 ///
 /// # Errors
-/// Those of [`simulate`](super::simulate).
+/// The same as [`simulate`](super::simulate).
 pub fn simulate_captured(
     experiment: &Experiment,
     variant: &Variant,

@@ -11,7 +11,7 @@ pub enum Measure {
     Goodput,
     /// Time in seconds until several messages in a row took at most this long (ms).
     Settled(f64),
-    /// A measure of films, pages or deadlines.
+    /// A measure of videos, pages or deadlines.
     Named(&'static str),
 }
 
@@ -33,9 +33,9 @@ pub struct Check {
     pub asks: String,
     /// Measure, and its unit as in tables.
     pub measure: (Measure, &'static str),
-    /// Number of the variant.
+    /// Index of the variant.
     pub variant: usize,
-    /// Number of the workload.
+    /// Index of the workload.
     pub workload: usize,
     /// Only messages sent at this time or later count.
     pub from: Option<Edge>,

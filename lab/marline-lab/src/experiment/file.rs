@@ -66,7 +66,7 @@ impl ExperimentFile {
             // Report invalid values of a sweep now, not after an hour of runs.
             for axis in &file.axes {
                 for value in &axis.values {
-                    let swept = sweep::applied(text, &[(axis, value)]);
+                    let swept = sweep::apply_values(text, &[(axis, value)]);
                     swept.map_err(|what| {
                         let key_path = KeyPath::top_level("sweep").key(&axis.key);
                         vec![Diagnostic::new(text, &key_path, what)]
@@ -117,7 +117,7 @@ impl ExperimentFile {
             ensure!(!mine.is_empty(), "{}: no [[variant]] runs on stack `{stack}`", self.name);
             for variant in mine {
                 if *stack == Stack::Tcp {
-                    lanes.extend(self.alone(&variant)?);
+                    lanes.extend(self.single_path_lanes(&variant)?);
                 } else {
                     lanes.push(Lane { stack: *stack, variant });
                 }
@@ -147,7 +147,7 @@ impl ExperimentFile {
     }
 
     /// Returns one lane of plain TCP per path of the variant.
-    fn alone(&self, variant: &Variant) -> anyhow::Result<Vec<Lane>> {
+    fn single_path_lanes(&self, variant: &Variant) -> anyhow::Result<Vec<Lane>> {
         let lane = |path: &Path| {
             let name = format!("{} {}", variant.name, path.name);
             let (paths, backup) = (vec![path.name.clone()], Vec::new());

@@ -1,4 +1,4 @@
-//! Film: segments with a bit rate chosen by the player, and a client buffer.
+//! Video: segments with a bit rate chosen by the player, and a client buffer.
 //!
 //! *Player.* It requests segments sequentially while its buffer has room. It starts with the lowest rate, and then
 //! uses the highest rate that is at most 0.8 times the harmonic mean of the last five segments' rates. Playback begins
@@ -125,7 +125,7 @@ impl Player {
         self.chosen.get(index).map_or(0, |rate| self.bytes(*rate))
     }
 
-    /// Start delay, interruptions and mean bit rate. An incomplete film counts as interrupted until its planned end.
+    /// Startup delay, stalls and mean bit rate. An incomplete video counts as stalled until its planned end.
     pub(super) fn measures(&self) -> Measures {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let planned = self.start + Duration::from_millis(self.film.lasts_ms());

@@ -72,7 +72,7 @@ pub fn run_live(
 /// records each segment.
 ///
 /// # Errors
-/// Those of [`run_live`].
+/// The same as [`run_live`].
 pub fn run_live_recorded(
     experiment: &Experiment,
     stack: Stack,
@@ -88,7 +88,7 @@ pub fn run_live_recorded(
     options.tap_bytes = watch.captures.map(|captures| captures.max_bytes);
     let net = Net::create(&scenario, &options)?;
     let left = START_DELAY.saturating_sub(net.started().elapsed());
-    ensure!(left >= CONNECTING, "creating the hosts took {:?}", net.started().elapsed());
+    ensure!(left >= CONNECTING, "creating the hosts took too long ({:?})", net.started().elapsed());
     let start_ns = now_ns() + left.as_nanos() as u64;
     let job = |side| {
         let job = job(experiment, &scenario, stack, variant, start_ns, side)?;

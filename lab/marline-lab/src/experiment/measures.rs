@@ -1,4 +1,4 @@
-//! Measures of films, pages and deadlines, in addition to latencies and goodput.
+//! Measures of videos, pages and deadlines, in addition to latencies and goodput.
 
 use serde::{Deserialize, Serialize};
 

@@ -32,7 +32,7 @@ pub struct PathTotals {
 /// A request with its answer, a block or a burst.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Number of the message (exchange and voice: even to the client, odd from the client).
+    /// Message number (exchange and voice: even to the client, odd from the client).
     pub index: u32,
     /// Length in bytes (requests: of the answer).
     pub bytes: u32,
@@ -114,7 +114,7 @@ impl Flow {
         messages.into_values().collect()
     }
 
-    /// The state of a film's player at the end of the run.
+    /// The state of a video's player at the end of the run.
     fn player(&self, workload: &Workload) -> Option<Player> {
         let Workload::Film(film) = *workload else { return None };
         Some(Player::replay(film, self))
@@ -141,7 +141,7 @@ impl Flow {
         (0..).zip(times_ns).zip(read).filter_map(whole).collect()
     }
 
-    /// Measures of films and pages.
+    /// Measures of videos and pages.
     #[must_use]
     pub fn measures(&self, workload: &Workload) -> Measures {
         if let Some(player) = self.player(workload) {

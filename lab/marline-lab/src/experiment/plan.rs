@@ -13,7 +13,7 @@ use super::{Flow, Load};
 use crate::scenario::Side;
 use crate::workload::{Mark, Workload};
 
-/// Length of a request for a film segment in bytes.
+/// Length in bytes of a request for a video segment.
 const REQUEST_BYTES: u64 = 400;
 
 /// Logs of the workloads of a run, in their order.
@@ -126,7 +126,7 @@ impl Source for DialogueRequests {
 /// Source of consecutive blocks, as fast as the stack accepts them.
 #[derive(Debug)]
 struct BlockSource {
-    /// Number of the next block.
+    /// Next block number.
     block: Message,
     /// Start, and later the time of the last block, so that several sources take turns.
     from: Instant,
@@ -182,7 +182,7 @@ impl Source for FilmRequests {
 #[derive(Debug)]
 pub(super) struct End {
     side: Side,
-    /// Number of the stream in the log.
+    /// Stream number in the log.
     stream: u8,
     sources: Vec<(u16, Box<dyn Source>)>,
     /// Answers to be sent to received requests.

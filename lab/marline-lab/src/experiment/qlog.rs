@@ -38,7 +38,7 @@ impl Default for QlogConfig {
 pub struct EndTrace {
     /// Client or server.
     pub vantage: Vantage,
-    /// Number of the connection at this end, from 0 in the order of creation.
+    /// Connection number at this end, from 0 in the order of creation.
     pub connection: usize,
     /// Contents of the trace file.
     pub text: String,
@@ -105,7 +105,7 @@ impl EventObserver for Traces {
 /// [`simulate`](super::simulate), bit for bit.
 ///
 /// # Errors
-/// Those of [`simulate`](super::simulate).
+/// The same as [`simulate`](super::simulate).
 pub fn simulate_traced(
     experiment: &Experiment,
     variant: &Variant,

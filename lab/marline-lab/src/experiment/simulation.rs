@@ -32,7 +32,7 @@ pub fn simulate(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow
 /// Like [`simulate`], with time lines. The outcome is that of [`simulate`], bit for bit.
 ///
 /// # Errors
-/// Those of [`simulate`], or the interval of the samples is too short.
+/// The same as [`simulate`], or the interval of the samples is too short.
 pub fn simulate_recorded(
     experiment: &Experiment,
     variant: &Variant,
@@ -103,7 +103,7 @@ fn run(
 /// the server have number 0.
 ///
 /// # Errors
-/// Those of [`simulate`].
+/// The same as [`simulate`].
 pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Paths> {
     stage_observed(experiment, variant, seed, |_| {}).map(|(paths, _)| paths)
 }
@@ -197,7 +197,11 @@ fn outcome(
 ) -> anyhow::Result<Outcome> {
     for (side, node) in [("client", paths.client), ("server", paths.server)] {
         let wrong = paths.world.node(node).reports().find_map(|report| report.wrong_at);
-        anyhow::ensure!(wrong.is_none(), "the {side} read a wrong byte at {wrong:?}");
+        if let Some(byte) = wrong {
+            anyhow::bail!(
+                "the data that the {side} read differs from the sent data at byte {byte}"
+            );
+        }
     }
     apps::log_calls(paths, &experiment.loads, flows);
     let missing = Outcome::count_missing(&flows.borrow(), experiment);

@@ -30,7 +30,7 @@ fn equal_seeds_give_equal_runs_and_every_message_arrives() {
 }
 
 #[test]
-fn to_judge_forecasts_changes_nothing_else() {
+fn scoring_forecasts_does_not_change_the_run() {
     let mut experiment = bursts();
     experiment.warm_up = Duration::from_millis(2_345);
     let auto = Variant::new("auto").scheduler("auto").congestion("cubic-westwood");
@@ -58,7 +58,7 @@ fn forecasts_of_even_jitter_hold() {
     let workload = Workload::Ask { request_bytes: 200, answer_bytes: 200, gap, count: 1_500 };
     let mut experiment = Experiment::over(&[("wifi", "rate=50M,delay=20ms,jitter=10ms")], workload);
     experiment.warm_up = Duration::from_secs(20);
-    let alone = Variant::alone("alone", "wifi").with_forecast_scores();
+    let alone = Variant::single_path("alone", "wifi").with_forecast_scores();
     let outcome = simulate(&experiment, &alone, 1).expect("run");
     let calibration = outcome.paths[0].calibration.expect("answers");
     let [p50, p90, p99] = calibration.shares();
@@ -73,7 +73,7 @@ fn a_link_draws_its_chances_by_its_name() {
     let run = |experiment: &Experiment, variant: &Variant| {
         simulate(experiment, variant, 3).expect("run").messages(experiment.workload())
     };
-    let alone = run(&experiment, &Variant::alone("wifi", "wifi"));
+    let alone = run(&experiment, &Variant::single_path("wifi", "wifi"));
     // The other link is present with the lower number and carries nothing.
     let mut beside = experiment.clone();
     beside.scenario.paths.swap(0, 1);
@@ -82,7 +82,7 @@ fn a_link_draws_its_chances_by_its_name() {
     assert_eq!(alone, run(&beside, &idle));
     let mut renamed = experiment;
     renamed.scenario.paths[0].name = "wlan".to_owned();
-    assert_ne!(alone, run(&renamed, &Variant::alone("wlan", "wlan")));
+    assert_ne!(alone, run(&renamed, &Variant::single_path("wlan", "wlan")));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn events_count_from_the_start_of_the_workload() {
     let default = simulate(&experiment, &Variant::new("default"), 1).expect("run");
     assert_eq!(default.incomplete, None);
     assert!(default.paths[0].down.dropped_outage > 0, "{:?}", default.paths);
-    let alone = simulate(&experiment, &Variant::alone("wifi", "wifi"), 1).expect("run");
+    let alone = simulate(&experiment, &Variant::single_path("wifi", "wifi"), 1).expect("run");
     let messages = alone.messages(experiment.workload());
     assert!(messages.iter().all(|message| message.sent_ms < 2_000.0), "{messages:?}");
     assert!(alone.incomplete.is_some_and(|why| why.contains("did not arrive")));
@@ -106,7 +106,7 @@ fn unknown_paths_and_policies_are_named() {
     let error = |variant: &Variant| {
         format!("{:#}", simulate(&experiment, variant, 1).expect_err("refused"))
     };
-    assert!(error(&Variant::alone("x", "umts")).contains("known: wifi, lte"));
+    assert!(error(&Variant::single_path("x", "umts")).contains("known: wifi, lte"));
     assert!(error(&Variant::new("x").scheduler("fastest")).contains("min-rtt"));
 }
 
@@ -174,7 +174,7 @@ fn radios_delay_and_cost_and_can_be_supposed() {
     let run = |lte: &str| {
         let mut experiment = bursts();
         experiment.scenario.paths[1].link = format!("rate=10M,delay=40ms{lte}");
-        let outcome = simulate(&experiment, &Variant::alone("lte", "lte"), 2).expect("run");
+        let outcome = simulate(&experiment, &Variant::single_path("lte", "lte"), 2).expect("run");
         (outcome.messages(experiment.workload()), outcome.paths[0].radio)
     };
     // A radio that is inferred from the path's name is counted but delays nothing.
@@ -210,7 +210,7 @@ fn a_dialogue_leaves_requests_out_while_nothing_is_answered() {
     };
     let mut experiment = Experiment::over(&[("wifi", "rate=20M,delay=5ms")], workload);
     let run = |experiment: &Experiment| {
-        simulate(experiment, &Variant::alone("wifi", "wifi"), 1).expect("run")
+        simulate(experiment, &Variant::single_path("wifi", "wifi"), 1).expect("run")
     };
     let whole = run(&experiment);
     assert_eq!((whole.messages(&workload).len(), whole.first().client.skipped), (30, 0));
@@ -290,7 +290,7 @@ fn the_mtu_of_a_path_matters_in_virtual_time() {
 }
 
 #[test]
-fn an_order_that_sets_something_else_leaves_the_mtu() {
+fn other_set_commands_keep_the_mtu() {
     let workload = Workload::Exchange { bytes: 2_000_000 };
     let mut experiment = Experiment::over(&[("a", "rate=20M,delay=10ms")], workload);
     experiment.scenario.paths[0].mtu = Some(1_280);

@@ -96,7 +96,7 @@ impl Variant {
 
     /// Plain TCP on one path.
     #[must_use]
-    pub fn alone(name: &str, path: &str) -> Variant {
+    pub fn single_path(name: &str, path: &str) -> Variant {
         Variant { paths: vec![path.to_owned()], plain: true, ..Variant::new(name) }
     }
 
@@ -222,7 +222,7 @@ impl Variant {
     /// Costs of a path as configured in Marline.
     ///
     /// # Errors
-    /// Those of [`path_spec`](Self::path_spec).
+    /// The same as [`path_spec`](Self::path_spec).
     pub fn path_cost(&self, name: &str) -> anyhow::Result<PathCost> {
         let spec = self.path_spec(name)?;
         let tail_ms = spec.radio.map_or(0, RadioKind::tail_ms);
@@ -245,7 +245,7 @@ impl Variant {
     /// Configuration of the connections of one end.
     ///
     /// # Errors
-    /// Those of [`Variant::connection`], or the mode is unknown.
+    /// The same as [`Variant::connection`], or the mode is unknown.
     pub fn end(&self, role: Role) -> anyhow::Result<ConnectionConfig> {
         let mut config = self.connection()?;
         if let Some(parameters) = self.interactive()? {

@@ -46,7 +46,7 @@ pub fn mean_interval(values: &[f64]) -> (f64, (f64, f64)) {
     (mean, (mean - half, mean + half))
 }
 
-/// The 97.5 % quantile of Student's t: tabulated up to 10 degrees of freedom, and beyond that from the expansion of
+/// The 97.5th percentile of Student's t: tabulated up to 10 degrees of freedom, and beyond that from the expansion of
 /// Cornish and Fisher, correct to three digits.
 fn student_975(freedom: usize) -> f64 {
     const FEW: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];

@@ -221,7 +221,7 @@ impl TimingDiagram {
             .draw(&Polygon::new(head(end.0, end.1, end.0 - begin.0, end.1 - begin.1), tone.fill()))
     }
 
-    /// Draws labels at the senders' ends, outside the lane. Those of one burst are merged.
+    /// Draws labels at the senders' ends, outside the lane. Labels of one burst are merged.
     fn labels(&self, chart: &Chart<'_>) -> DrawResult {
         for path in 0..self.paths.len() {
             for client in [true, false] {

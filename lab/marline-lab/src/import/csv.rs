@@ -147,8 +147,7 @@ fn sample(line: &str, names: &[&str], columns: &[Column]) -> anyhow::Result<Samp
                     Quantity::Delay => 6e4,
                     Quantity::Loss => 1.0,
                 };
-                let what =
-                    || format!("{field} in column `{name}`: must be from 0 to {}", most / scale);
+                let what = || format!("{field} in column `{name}`: must be 0 to {}", most / scale);
                 ensure!((0.0..=most).contains(&value), what());
                 sample.values.push((way, quantity, value));
             }

@@ -57,10 +57,10 @@ pub struct PathPacket {
 }
 
 /// Returns the packets with payload from the client (0) and to it (1) in the captures of both ends of a path, in the
-/// order of sending. Parameters and errors are those of [`read`].
+/// order of sending. The parameters are those of [`read`].
 ///
 /// # Errors
-/// Those of [`read`].
+/// The same as [`read`].
 pub fn path_packets(
     client: CaptureFile<'_>,
     server: CaptureFile<'_>,

@@ -48,7 +48,7 @@ fn all_errors_of_a_csv_are_reported_at_once() {
     let said = wrong("time_s,delay_ms,loss\n0,10,0\n1,ten,0\n2,10,3\n1,10,0\n3,10\n");
     for wanted in [
         "line 3: `ten` in column `delay_ms` is not a number",
-        "line 4: 3 in column `loss`: must be from 0 to 1",
+        "line 4: 3 in column `loss`: must be 0 to 1",
         "line 6: 2 fields, but the header has 3",
     ] {
         assert!(said.contains(wanted), "{wanted} in {said}");
@@ -130,7 +130,8 @@ fn captures_at_both_ends_yield_delay_and_loss() {
         path: "wifi".to_owned(),
         command: "set up.delay=30ms".to_owned(),
     }];
-    let captured = simulate_captured(&experiment, &Variant::alone("wifi", "wifi"), 3, 64 << 20);
+    let captured =
+        simulate_captured(&experiment, &Variant::single_path("wifi", "wifi"), 3, 64 << 20);
     let [client, server] = &captured.expect("a run").1[..] else { panic!("two ends") };
     let read = |ahead_ns| {
         let (client, server) = (file("client", &client.bytes), file("server", &server.bytes));
@@ -174,7 +175,7 @@ fn captures_of_two_paths_predict_a_redundant_run() {
     let experiment = Experiment::over(&[("wifi", link), ("lte", link)], workload);
     let captured =
         |variant: &Variant| simulate_captured(&experiment, variant, 3, 64 << 20).expect("a run");
-    let alone = ["wifi", "lte"].map(|name| captured(&Variant::alone(name, name)));
+    let alone = ["wifi", "lte"].map(|name| captured(&Variant::single_path(name, name)));
     let ways = [&alone[0], &alone[1]].map(|(_, ends)| {
         let [client, server] = &ends[..] else { panic!("two ends") };
         path_packets(file("client", &client.bytes), file("server", &server.bytes), 0)
@@ -213,7 +214,7 @@ fn one_capture_at_the_sender_yields_rtts_and_losses() {
     let [wifi, lte] = ["delay=10ms,jitter=8ms,rate=50M,up.loss=3%", "delay=30ms,rate=50M"];
     let experiment = Experiment::over(&[("wifi", wifi), ("lte", lte)], workload);
     let ends = ["wifi", "lte"].map(|name| {
-        let variant = Variant::alone(name, name);
+        let variant = Variant::single_path(name, name);
         let (_, ends) = simulate_captured(&experiment, &variant, 3, 64 << 20).expect("a run");
         ends
     });
@@ -249,7 +250,7 @@ fn a_capture_without_a_round_trip_is_refused() {
     let gap = Gap { least_ms: 40.0, most_ms: 40.0 };
     let workload = Workload::Ask { request_bytes: 300, answer_bytes: 300, gap, count: 20 };
     let experiment = Experiment::over(&[("wifi", "delay=10ms")], workload);
-    let variant = Variant::alone("wifi", "wifi");
+    let variant = Variant::single_path("wifi", "wifi");
     let (_, ends) = simulate_captured(&experiment, &variant, 1, 1 << 20).expect("a run");
     // Interface and section only.
     let said = round_trips("x", &ends[0].bytes[..0]).expect_err("nothing").to_string();

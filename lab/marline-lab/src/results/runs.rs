@@ -8,10 +8,10 @@ use crate::runs::{Job, PathBytes, Record, Statistics};
 
 /// Builds a row for each run, in order.
 ///
-/// After the [`RunColumns`] follow the statistics of the counted messages (`messages`, `mean_ms`, `p50_ms`,
-/// `p95_ms`, `p99_ms`, `max_ms`), messages that did not arrive (`missing`), `goodput_mbit_per_s` and
-/// `reinjected_bytes`, measures of films, pages, deadlines and prices; for each path the bytes in both directions,
-/// lost packets and the energy of its radio (blank without a radio); `doubts`, and the reason for a failure (`error`).
+/// After the [`RunColumns`] follow the statistics of the counted messages (`messages`, `mean_ms`, `p50_ms`, `p95_ms`,
+/// `p99_ms`, `max_ms`), messages that did not arrive (`missing`), `goodput_mbit_per_s` and `reinjected_bytes`, measures
+/// of videos, pages, deadlines and prices; for each path the bytes in both directions, lost packets and the energy of
+/// its radio (blank without a radio); `doubts`, and the reason for a failure (`error`).
 #[must_use]
 pub fn runs(run: &RunColumns, runs: &[(&Job, &Record)]) -> Table {
     runs_table(run, &path_names(runs), runs)

@@ -7,7 +7,7 @@ use super::table::Table;
 /// Builds the table from a table of runs. After the [`RunColumns`] follow `measure`, the name of a numeric column,
 /// and `value`. Unknown values have no row.
 #[must_use]
-pub fn long(run: &RunColumns, runs: &Table) -> Table {
+pub fn sweep_table(run: &RunColumns, runs: &Table) -> Table {
     let mut columns = run.workload_columns();
     let leading = columns.len();
     columns.extend([Column::text("measure"), Column::real_column("value", "")]);

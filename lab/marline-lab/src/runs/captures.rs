@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use marline_qlog::Vantage;
 
-use super::again::{run_again, simulated};
 use super::qlogs::run_name;
+use super::repetition::{run_again, simulated_jobs};
 use super::{Job, create_directory};
 use crate::experiment::{EndCapture, simulate_captured};
 
@@ -24,7 +24,7 @@ pub struct Captures {
 /// Numbers of written files and omitted data.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureFiles {
-    /// Files.
+    /// Number of written files.
     pub files: usize,
     /// Number of packets beyond the size limit.
     pub left_out: u64,
@@ -75,7 +75,7 @@ impl Captures {
         go_on: &dyn Fn() -> bool,
     ) -> anyhow::Result<CaptureFiles> {
         create_directory(directory)?;
-        let mut mine = simulated(jobs);
+        let mut mine = simulated_jobs(jobs);
         let runs_left_out = mine.len().saturating_sub(Captures::MAX_RUNS);
         let mut files = CaptureFiles { runs_left_out, ..CaptureFiles::default() };
         mine.truncate(Captures::MAX_RUNS);

@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 
-use super::measured::{MIN_RUNS, Measure, Measurements};
+use super::measurements::{MIN_RUNS, Measure, Measurements};
 use super::record::Record;
 use super::stored_runs::{StoredLane, StoredRuns};
 use crate::estimate::{Estimate, RangePosition, RequiredRange};

@@ -46,7 +46,7 @@ impl Figures<'_> {
             plot.figure("cdf", "Latencies of all counted messages."),
             boxes.figure(
                 "boxes",
-                "Median and quartiles. The whiskers end at the 1 % and 99 % quantiles.",
+                "Median and quartiles. The whiskers end at the 1st and 99th percentiles.",
             ),
         ];
         for job in self.first_simulated() {

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, anyhow};
 use marline_qlog::{Course, read};
 
-use super::again::{run_again, simulated};
+use super::repetition::{run_again, simulated_jobs};
 use super::{Job, create_directory};
 use crate::experiment::{EndTrace, QlogConfig, Stack, simulate_traced};
 use crate::figure::SequencePlot;
@@ -75,7 +75,7 @@ impl Qlogs {
         let mut files = QlogFiles::default();
         let run =
             |job: &Job| simulate_traced(&job.experiment, &job.lane.variant, job.seed, self.config);
-        run_again(self.jobs, &simulated(jobs), go_on, run, |job, (_, traces)| {
+        run_again(self.jobs, &simulated_jobs(jobs), go_on, run, |job, (_, traces)| {
             for trace in &traces {
                 if files.traces == Self::MAX_FILES {
                     files.left_out += 1;

@@ -73,7 +73,7 @@ pub struct Record {
     pub unanswered_ms: Vec<f64>,
     /// Rate in Mbit/s at which the application read after the warm-up.
     pub goodput_mbit_per_s: f64,
-    /// Measures of films, pages and deadlines.
+    /// Measures of videos, pages and deadlines.
     #[serde(default)]
     pub measures: Measures,
     /// Load of each path.
@@ -100,9 +100,9 @@ pub struct Statistics {
     pub mean_ms: f64,
     /// Median in ms.
     pub p50_ms: f64,
-    /// 95 % quantile in ms.
+    /// 95th percentile in ms.
     pub p95_ms: f64,
-    /// 99 % quantile in ms.
+    /// 99th percentile in ms.
     pub p99_ms: f64,
     /// Maximum in ms.
     pub max_ms: f64,
@@ -141,7 +141,7 @@ impl Record {
     /// Builds the record of an outcome.
     ///
     /// # Errors
-    /// Those of [`Bound::for_experiment`].
+    /// The same as [`Bound::for_experiment`].
     pub fn from_outcome(experiment: &Experiment, outcome: &Outcome) -> anyhow::Result<Record> {
         let price = |path: &PathTotals| {
             let known = experiment.scenario.paths.iter().find(|known| known.name == path.name);

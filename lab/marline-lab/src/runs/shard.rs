@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 /// equally large and each has runs of every variant.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Number of this part, from 0.
+    /// Index of this part, from 0.
     at: usize,
     /// Number of parts.
     of: usize,
@@ -44,7 +44,7 @@ impl FromStr for Shard {
         let (number, of) = text.split_once('/').context(form)?;
         let number: usize = number.parse().ok().context(form)?;
         let of: usize = of.parse().ok().context(form)?;
-        ensure!(of > 0, "there must be at least one shard: 1/1");
+        ensure!(of > 0, "0 shards given; expected at least one, for example 1/1");
         ensure!(
             (1..=of).contains(&number),
             "no shard {number} of {of}: expected 1/{of} to {of}/{of}"

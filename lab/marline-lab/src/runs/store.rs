@@ -10,7 +10,7 @@ use anyhow::Context;
 use sha2::{Digest, Sha256};
 
 use super::{Job, Record, create_directory};
-use crate::keep;
+use crate::provenance;
 
 /// Age at which partial files are removed. Records are written quickly, so the partial file of a living process is
 /// never this old, even by the clock of another machine.
@@ -32,14 +32,14 @@ impl Store {
     /// # Errors
     /// The directory cannot be created.
     pub fn open(place: &Path, fresh: bool) -> anyhow::Result<Store> {
-        let store = Store::open_for_program(place, fresh, keep::program()?)?;
+        let store = Store::open_for_program(place, fresh, provenance::program_hash()?)?;
         store.remove_abandoned();
         Ok(store)
     }
 
     /// Like [`open`](Self::open), for a module of an interpreter instead of a program: `program` is the hash of the
-    /// module's file ([`keep::file`]). Partial files of other processes are not removed, because a sweep opens its
-    /// store for each task but removes them only once ([`Store::remove_abandoned`]).
+    /// module's file ([`provenance::file_hash`]). Partial files of other processes are not removed, because a sweep
+    /// opens its store for each task but removes them only once ([`Store::remove_abandoned`]).
     ///
     /// # Errors
     /// The directory cannot be created.
@@ -52,7 +52,7 @@ impl Store {
         Ok(Store {
             place: place.to_owned(),
             program,
-            kernel: keep::kernel_release(),
+            kernel: provenance::kernel_release(),
             reruns_all: fresh,
         })
     }

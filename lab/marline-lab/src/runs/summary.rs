@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Job;
-use super::measured::{Measure, Measurements};
+use super::measurements::{Measure, Measurements};
 use super::record::{Record, Statistics};
 use crate::estimate::Estimate;
 use crate::experiment::{Calibration, Load, Measures, Stack};
@@ -16,7 +16,7 @@ use crate::results::{self, Format, RunColumns, Sheets, Table, quantile};
 
 /// Maximum relative difference of the medians of `sim` and `live` that agree.
 const MEDIAN_TOLERANCE: f64 = 0.10;
-/// Maximum relative difference of the 95 % quantiles of `sim` and `live` that agree.
+/// Maximum relative difference of the 95th percentiles of `sim` and `live` that agree.
 const P95_TOLERANCE: f64 = 0.20;
 
 /// All runs of a variant on a stack, for one of their workloads.
@@ -29,7 +29,7 @@ pub struct LaneSummary {
     /// Name of the workload. Empty without a name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub workload: String,
-    /// Number of the workload, from 0.
+    /// Index of the workload, from 0.
     #[serde(skip)]
     pub number: usize,
     /// Number of completed runs.
@@ -42,11 +42,11 @@ pub struct LaneSummary {
     pub missing: u64,
     /// Summary of the latencies of all runs.
     pub latency: Statistics,
-    /// 99 % quantile divided by that of the messages' lower bounds.
+    /// 99th percentile divided by that of the messages' lower bounds.
     pub p99_to_bound: f64,
     /// Median goodput of the runs in Mbit/s.
     pub goodput_mbit_per_s: f64,
-    /// Median over the runs of each measure of films, pages and deadlines: name and value.
+    /// Median over the runs of each measure of videos, pages and deadlines: name and value.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub measures: Vec<(&'static str, f64)>,
     /// Median price of a run.
@@ -77,7 +77,7 @@ pub struct Agreement {
     pub variant: String,
     /// Medians of virtual and live runs in ms.
     pub p50_ms: (f64, f64),
-    /// 95 % quantiles of virtual and live runs in ms.
+    /// 95th percentiles of virtual and live runs in ms.
     pub p95_ms: (f64, f64),
 }
 
@@ -356,7 +356,7 @@ impl<'a> Summary<'a> {
         sheets.close()?;
         let mut tables = vec![self.runs_table()];
         if self.jobs.first().is_some_and(|job| !job.point.is_empty()) {
-            tables.push(results::long(&columns, &tables[0]));
+            tables.push(results::sweep_table(&columns, &tables[0]));
         }
         for table in tables {
             let mut sheets = Sheets::create(directory, &table, formats, u64::MAX)?;

@@ -148,7 +148,7 @@ impl Sweep {
     /// Calls `each` for batches, small enough for memory, of all runs or those of a shard.
     ///
     /// # Errors
-    /// Those of `each`.
+    /// Returns the first error of `each`.
     pub fn run_selected(
         &self,
         shard: Option<Shard>,
@@ -166,7 +166,7 @@ impl Sweep {
     /// Makes all runs that are missing in the store, or those of a shard.
     ///
     /// # Errors
-    /// Those of [`Series::run`].
+    /// The same as [`Series::run`].
     pub fn run(
         &self,
         series: &Series<'_>,
@@ -235,7 +235,7 @@ impl Sweep {
         let like = results::runs_table(columns, paths, &[]);
         let mut runs = Sheets::create(place, &like, formats, u64::MAX)?;
         let is_one = self.points().any(|values| !values.is_empty());
-        let long = results::long(columns, &like);
+        let long = results::sweep_table(columns, &like);
         let mut long =
             is_one.then(|| Sheets::create(place, &long, formats, u64::MAX)).transpose()?;
         for number in 0..self.parts.len() {
@@ -244,7 +244,7 @@ impl Sweep {
             let table = results::runs_table(columns, paths, &these);
             runs.append(&table, 0)?;
             if let Some(long) = &mut long {
-                long.append(&results::long(columns, &table), 0)?;
+                long.append(&results::sweep_table(columns, &table), 0)?;
             }
         }
         runs.close()?;

@@ -112,7 +112,7 @@ fn finished_runs_are_not_repeated_and_new_ones_are_run() {
 }
 
 #[test]
-fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
+fn batched_and_in_memory_sweeps_are_identical() {
     let file = ExperimentFile::from_toml("x.toml", TEXT).expect("file");
     let sweep = Sweep::from_file(&file, &[Stack::Sim], Seeds::Own(4)).expect("sweep");
     let jobs = sweep.jobs(0..usize::MAX);
@@ -176,7 +176,7 @@ fn a_sweep_that_is_collected_bit_by_bit_is_the_one_that_is_held_whole() {
 }
 
 #[test]
-fn a_run_that_several_make_at_once_is_there_whole() {
+fn a_run_made_by_several_writers_is_stored_completely() {
     let place = scratch("at-once");
     let (jobs, record) = (jobs(), Record::failed("x".repeat(300_000)));
     std::thread::scope(|scope| {

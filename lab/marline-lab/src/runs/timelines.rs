@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::Job;
-use super::again::{run_again, simulated};
+use super::repetition::{run_again, simulated_jobs};
 use crate::experiment::{Timeline, TimelineConfig, simulate_recorded};
 use crate::results::{Format, RunColumns, Sheet, Sheets};
 
@@ -53,7 +53,7 @@ impl Timelines {
         let recorded = |job: &Job| {
             simulate_recorded(&job.experiment, &job.lane.variant, job.seed, self.config)
         };
-        run_again(self.jobs, &simulated(jobs), &|| true, recorded, |job, (_, timeline)| {
+        run_again(self.jobs, &simulated_jobs(jobs), &|| true, recorded, |job, (_, timeline)| {
             let of_run = |table| run.prepend_columns(table, Some(job));
             subflows.append(&of_run(&timeline.subflows), timeline.subflows_left_out)?;
             copies.append(&of_run(&timeline.copies), timeline.copies_left_out)

@@ -60,7 +60,7 @@ fn scenario_errors_name_the_cause() {
 }
 
 #[test]
-fn those_of_the_repository_can_be_read() {
+fn repository_scenarios_parse() {
     let folder = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).expect("scenarios").flatten() {

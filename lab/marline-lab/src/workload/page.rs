@@ -44,7 +44,7 @@ pub(crate) fn objects(seed: u64, page: u32) -> Vec<Object> {
     for (kind, (count, bytes, found_in, delay_ms)) in TYPES.into_iter().enumerate() {
         first_of[kind] = objects.len();
         let weights: Vec<f64> =
-            (0..count).map(|_| (SIZE_SPREAD * normal(&mut rng)).exp()).collect();
+            (0..count).map(|_| (SIZE_SPREAD * sample_normal(&mut rng)).exp()).collect();
         let scale = bytes / weights.iter().sum::<f64>();
         for (number, weight) in weights.into_iter().enumerate() {
             // The page's own host has half of all objects, and all style sheets.
@@ -66,7 +66,7 @@ pub(crate) fn objects(seed: u64, page: u32) -> Vec<Object> {
 }
 
 /// Draws from the standard normal distribution.
-fn normal(rng: &mut impl Rng) -> f64 {
+fn sample_normal(rng: &mut impl Rng) -> f64 {
     let (a, b) = (1.0 - rng.unit(), rng.unit());
     (-2.0 * a.ln()).sqrt() * (core::f64::consts::TAU * b).cos()
 }

@@ -30,7 +30,7 @@ impl<P: Packet> Link<P> {
         self.down_since.is_some() && matches!(self.config.outage.mode, OutageMode::Suspend)
     }
 
-    /// Applies the state that command and schedule require.
+    /// Applies the state required by the command and the schedule.
     pub(super) fn follow_outage(&mut self, now: Instant) {
         let down = self.commanded_down || self.outage.is_down();
         match (self.down_since, down) {

@@ -191,7 +191,7 @@ fn each_parameter_swings_the_energy_by_at_most_its_share() {
 }
 
 #[test]
-fn names_of_interfaces_let_one_suppose_a_radio() {
+fn radio_kinds_are_guessed_from_interface_names() {
     for (name, kind) in [
         ("wlan0", Some(RadioKind::Wifi)),
         ("wlp3s0", Some(RadioKind::Wifi)),

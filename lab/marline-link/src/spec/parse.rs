@@ -153,7 +153,7 @@ fn split(value: &str) -> Words<Split> {
 
 fn parse_thin(value: &str) -> Words<u32> {
     let every = value.parse().ok().filter(|every| (2..=1_000).contains(every));
-    every.ok_or_else(|| "must be a number from 2 to 1000".to_owned())
+    every.ok_or_else(|| "must be a number between 2 and 1000".to_owned())
 }
 
 fn pair<'a>(value: &'a str, separator: char, form: &str) -> Words<(&'a str, &'a str)> {
@@ -188,7 +188,7 @@ fn parse_rate(value: &str) -> Words<RateSpec> {
         points.push((duration(from)?, rate(step_rate)?));
     }
     if points.iter().all(|(_, step)| *step == Rate::ZERO) {
-        return Err("at least one step must have a rate above zero".to_owned());
+        return Err("every step has a rate of zero; at least one must be above zero".to_owned());
     }
     Ok(RateSpec::Steps(Steps::new(points, period)?))
 }
@@ -208,7 +208,7 @@ fn mtu(value: &str) -> Words<Mtu> {
     };
     let (least, most) = (Mtu::RANGE.start(), Mtu::RANGE.end());
     let bytes = u32::try_from(bytes(size)?).ok().filter(|bytes| Mtu::RANGE.contains(bytes));
-    let bytes = bytes.ok_or_else(|| format!("must be from {least}B to {most}B"))?;
+    let bytes = bytes.ok_or_else(|| format!("must be between {least}B and {most}B"))?;
     Ok(Mtu { bytes, silent })
 }
 

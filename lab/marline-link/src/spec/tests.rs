@@ -76,7 +76,7 @@ fn mistakes_are_named_exactly() {
     assert!(error("loss=1.5").contains("not between 0 and 100 %"));
     assert!(error("down=5s-3s").contains("ends before it begins"));
     assert!(error("down=1s-3s+2s-4s").contains("begins before the previous outage"));
-    assert!(error("rate=5s:1M+5s:2M").contains("must ascend"));
+    assert!(error("rate=5s:1M+5s:2M").contains("do not ascend"));
     assert!(error("rate=0s:0").contains("above zero"));
     assert!(error("rate=0").contains("use `down=`"));
     assert!(error("trace=../../etc/passwd").contains("not a valid trace name"));
@@ -89,11 +89,11 @@ fn mistakes_are_named_exactly() {
     assert!(error("block=dss:first").contains("known: all, syn, synack, rest"));
     assert!(error("split=0B").contains("must have 1 to 65535"));
     assert!(error("split=9B:last").contains("must be `first`"));
-    assert!(error("thin=1").contains("from 2 to 1000"));
+    assert!(error("thin=1").contains("between 2 and 1000"));
     assert!(error("strip=dss@soon").contains("unknown unit"));
     assert!(error("renumber=some").contains("one of no, yes, not-sack"));
     assert!(error("mtu=1280").contains("needs a unit"));
-    assert!(error("mtu=100B").contains("from 576B to 65535B"));
+    assert!(error("mtu=100B").contains("between 576B and 65535B"));
     assert!(error("mtu=1280B:loud").contains("must be `silent`"));
     assert!(error("outage=maybe").contains("one of kill, suspend"));
 }

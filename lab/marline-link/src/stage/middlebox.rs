@@ -187,7 +187,7 @@ impl<P: Packet> Middleboxes<P> {
         every: u32,
     ) {
         let (until, count) = match before {
-            None => (now + held::THIN_WAIT, 1),
+            None => (now + held::ACK_THINNING_DELAY, 1),
             Some(mut before) => {
                 let data = before.packet.tcp_mut().is_some_and(|segment| has_payload(segment));
                 let newer = !data && numbers::is_newer(&mut packet, &mut before.packet);
@@ -196,7 +196,7 @@ impl<P: Packet> Middleboxes<P> {
                     (before.until, before.count + 1)
                 } else {
                     self.out.push_back(before.packet);
-                    (now + held::THIN_WAIT, 1)
+                    (now + held::ACK_THINNING_DELAY, 1)
                 }
             }
         };

@@ -13,7 +13,7 @@ use crate::{RateConfig, Steps, TraceStart, trace::Opportunities};
 /// Position in a trace.
 #[derive(Copy, Clone, Debug, Default)]
 struct Cursor {
-    /// Number of the next unused opportunity, counted over all repetitions.
+    /// Index of the next unused opportunity, counted over all repetitions.
     next: u64,
     /// Bytes left of the previous opportunity, usable only at its time.
     credit: u64,

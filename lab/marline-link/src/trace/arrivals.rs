@@ -80,7 +80,7 @@ impl ArrivalTrace {
         packet_overhead: u32,
     ) -> Result<Arc<Steps<Rate>>, &'static str> {
         if window < Duration::from_millis(1) {
-            return Err("the window must be at least 1 ms");
+            return Err("the window is shorter than 1 ms");
         }
         let width = window.as_nanos();
         let last = self.arrivals[self.arrivals.len() - 1].at.as_nanos() / width;

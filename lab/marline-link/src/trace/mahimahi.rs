@@ -34,7 +34,7 @@ impl Opportunities {
         }
         match times_ms.last() {
             None => Err(TraceError::for_file(file, "the file contains no delivery opportunities")),
-            Some(0) => Err(TraceError::for_file(file, "the last time must be after 0 ms")),
+            Some(0) => Err(TraceError::for_file(file, "the last time is 0 ms; it must be later")),
             Some(_) => Ok(Opportunities { times_ms }),
         }
     }
@@ -46,7 +46,7 @@ impl Opportunities {
         number / count * self.period_ms() + u64::from(self.times_ms[(number % count) as usize])
     }
 
-    /// Number of the first opportunity at or after `time_ms`.
+    /// Index of the first opportunity at or after `time_ms`.
     #[must_use]
     pub fn first_at(&self, time_ms: u64) -> u64 {
         let (period, count) = (self.period_ms(), self.times_ms.len() as u64);

@@ -87,10 +87,10 @@ impl PingTrace {
     /// If there are fewer than two probes, times do not ascend, or no probe was answered.
     pub fn from_probes(probes: Vec<Probe>) -> Result<Self, &'static str> {
         if probes.len() < 2 {
-            return Err("at least two probes are needed");
+            return Err("fewer than two probes");
         }
         if probes.windows(2).any(|pair| pair[0].at >= pair[1].at) {
-            return Err("the times of the probes must ascend");
+            return Err("the times of the probes do not ascend");
         }
         let Some(mut rtt) = probes.iter().find_map(|probe| probe.rtt) else {
             return Err("no probe was answered");

@@ -30,7 +30,7 @@ fn bad_mahimahi_files_are_named_with_line_and_reason() {
     let error = |bytes: &[u8]| Opportunities::parse("x.down", bytes).unwrap_err().to_string();
     assert_eq!(error(b""), "x.down: the file is empty");
     assert_eq!(error(b"\n\n"), "x.down: the file contains no delivery opportunities");
-    assert_eq!(error(b"0\n0\n"), "x.down: the last time must be after 0 ms");
+    assert_eq!(error(b"0\n0\n"), "x.down: the last time is 0 ms; it must be later");
     assert_eq!(error(b"3\nzwei\n"), "x.down:2: time `zwei` is not a valid number");
     assert_eq!(error(b"3\n-1\n"), "x.down:2: time `-1` is not a valid number");
     assert_eq!(error(b"9\n3\n"), "x.down:2: time 3 ms is earlier than in the previous line");
@@ -73,7 +73,7 @@ fn bad_ping_files_are_named_with_line_and_reason() {
     assert_eq!(row("a,1,0,NaN\n"), "p:2: rtt_ms NaN is out of range");
     assert_eq!(row("a,1,5,4\na,2,5,4\n"), "p:3: t_send_ms is not later than in the previous line");
     assert_eq!(row("a,1,5,\na,2,7,\n"), "p: carrier `a`: no probe was answered");
-    assert_eq!(row("a,1,5,1\n"), "p: carrier `a`: at least two probes are needed");
+    assert_eq!(row("a,1,5,1\n"), "p: carrier `a`: fewer than two probes");
     assert_eq!(row("b,1,5,1\nb,2,6,1\n"), "p: unknown carrier `a`; known: b");
 }
 

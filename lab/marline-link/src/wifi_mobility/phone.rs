@@ -57,10 +57,10 @@ const EDGE_DB: f64 = 5.0;
 /// Ten times the path loss exponent.
 const LOSS_PER_DECADE_DB: f64 = 30.0;
 const PHONE_WEAKER_DB: f64 = 3.0;
-const SHADOW_DB: f64 = 4.0;
-const SHADOW_DISTANCE_M: f64 = 5.0;
-const STILL_SHADOW_DB: f64 = 1.5;
-const STILL_SHADOW_S: f64 = 20.0;
+const SHADOWING_DB: f64 = 4.0;
+const SHADOWING_DISTANCE_M: f64 = 5.0;
+const STATIONARY_SHADOWING_DB: f64 = 1.5;
+const STATIONARY_SHADOWING_PERIOD_S: f64 = 20.0;
 const FADING_DB: f64 = 1.5;
 /// Weight of the current signal in rate control's average, for a memory of half a second.
 const RATE_CONTROL_WEIGHT: f64 = 0.2;
@@ -213,7 +213,7 @@ fn select_step(signal_db: f64) -> usize {
 }
 
 /// Share of the step's rate that passes, per mille, and share of packets lost.
-fn repeated(step: usize, signal_db: f64) -> (u64, f64) {
+fn rate_and_loss(step: usize, signal_db: f64) -> (u64, f64) {
     let margin_db = signal_db - RATE_STEPS[step].0;
     let error = frame_error_rate(margin_db);
     let lower = if step + 2 < RATE_STEPS.len() { FALLBACK_DB } else { 0.0 };
@@ -264,7 +264,7 @@ impl PhoneMobility {
             away_periods: Vec::new(),
             rng: seeds.stream("outing/association"),
         };
-        let deviation = if self.leaves { SHADOW_DB } else { STILL_SHADOW_DB };
+        let deviation = if self.leaves { SHADOWING_DB } else { STATIONARY_SHADOWING_DB };
         let mut shadow = normal(&mut shadowing);
         let (mut control_db, mut looks_for) = (f64::NAN, 0);
         let mut rates: [Vec<(Duration, Rate)>; 2] = Default::default();
@@ -273,7 +273,7 @@ impl PhoneMobility {
         for sample in 0..SAMPLES {
             let at = SAMPLE * sample;
             let went = owner.step();
-            let kept = exp(-went / SHADOW_DISTANCE_M - SAMPLE_S / STILL_SHADOW_S);
+            let kept = exp(-went / SHADOWING_DISTANCE_M - SAMPLE_S / STATIONARY_SHADOWING_PERIOD_S);
             shadow = shadow * kept + normal(&mut shadowing) * (1.0 - kept * kept).sqrt();
             let signal_db = owner.signal_db() + shadow * deviation;
             control_db = if control_db.is_nan() { signal_db } else { control_db };
@@ -286,7 +286,7 @@ impl PhoneMobility {
             for (way, weaker_db) in [(0, PHONE_WEAKER_DB), (1, 0.0)] {
                 let step = select_step(control_db - weaker_db);
                 let felt_db = signal_db + FADING_DB * normal(&mut fading) - weaker_db;
-                let (passes, lost) = repeated(step, felt_db);
+                let (passes, lost) = rate_and_loss(step, felt_db);
                 let share = if looks_for > 0 { 0 } else { RATE_STEPS[step].1 * passes };
                 let rate = self.peak.bits_per_s() / 1_000_000;
                 rates[way].push((at, Rate::from_bits_per_s(rate.saturating_mul(share))));

@@ -1,4 +1,4 @@
-//! Calibration of the forecasts of answers on the recorded pairs, in the runs of the judged contestant.
+//! Calibration of the judged contestant's answer-time forecasts on the recorded pairs.
 //!
 //! The answers of a case (both paths, both ends) are pooled, because the requirement applies to cases, as
 //! elsewhere. The tables also show how many cases pass on each path and in each workload separately, so that a low
@@ -65,7 +65,7 @@ pub(super) fn rows(view: &View<'_>, samples: &Samples<Cells>) -> Vec<Row> {
         let share = view.percent(samples, |case| holds(&of(&of_case(case))));
         let ratio = view.median(samples, |case| of(&of_case(case)).pinball_ratio());
         rows.push(
-            Row::new(format!("{name}{between} of the answers: share of the cases"))
+            Row::new(format!("{name}cases in which {between} of answers"))
                 .estimate(&share, "%")
                 .at_least(100.0 * view.limits.calibrated),
         );
@@ -73,7 +73,7 @@ pub(super) fn rows(view: &View<'_>, samples: &Samples<Cells>) -> Vec<Row> {
         rows.push(Row::new(what).estimate(&ratio, "").at_most(view.limits.pinball));
     }
     let strictly = view.percent(samples, |case| all_calibrations(&of_case(case)).iter().all(holds));
-    let what = format!("{between} on each path in each workload: share of the cases");
+    let what = format!("cases in which {between} of answers on each path in each workload");
     rows.push(Row::new(what).estimate(&strictly, "%"));
     view.half.mark_fitted_rows(rows)
 }
@@ -81,10 +81,10 @@ pub(super) fn rows(view: &View<'_>, samples: &Samples<Cells>) -> Vec<Row> {
 /// Table of a half.
 pub(super) fn table(view: &View<'_>, rows: Vec<Row>) -> Table {
     let (name, of) = match view.half {
-        PairSubset::Judged => ("calibration", "held out"),
-        PairSubset::Tuned => ("calibration-tuned", "used for tuning"),
+        PairSubset::Judged => ("calibration", "held-out recorded pairs"),
+        PairSubset::Tuned => ("calibration-tuned", "recorded pairs used for tuning"),
     };
-    Table::new(name, format!("Forecasts of answers on the recorded pairs {of}"), rows)
+    Table::new(name, format!("Answer-time forecasts on the {of}"), rows)
 }
 
 /// Values of the columns of [`RELIABILITY`].
@@ -112,8 +112,7 @@ fn grid(name: &str, title: &str, words: &[(&str, &str)]) -> Grid {
 
 /// Table of every pair, with the answers of all its positions pooled.
 pub(super) fn grid_by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
-    let title =
-        "Forecasts of answers: every recorded pair, all paths, workloads and positions together";
+    let title = "Answer-time forecasts for every recorded pair, with all paths, workloads and positions pooled";
     let mut grid = grid("reliability", title, &[("pair", ""), ("half", "")]);
     for (number, pair) in pairs.iter().enumerate() {
         let cases = samples.all().iter().map(|root| of_case(&root[number]));
@@ -127,7 +126,7 @@ pub(super) fn grid_by_pair(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
 
 /// Table of every pair by path and workload, with the answers of all its positions pooled.
 pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair]) -> Grid {
-    let title = "Forecasts of answers: every recorded pair by path and workload";
+    let title = "Answer-time forecasts for every recorded pair, by path and workload";
     let words = [("pair", ""), ("half", ""), ("path", ""), ("workload", "")];
     let mut grid = grid("reliability-paths", title, &words);
     for (number, pair) in pairs.iter().enumerate() {

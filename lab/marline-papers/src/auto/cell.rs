@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::setup::{Messages, Setup};
 use crate::paper::Context;
 use crate::plain::tcp;
-use crate::recorded::figures::{Bounds, FiveFigures, Latencies, Quantiles};
+use crate::recorded::figures::{Bounds, FiveMetrics, Latencies, Quantiles};
 use crate::recorded::pairs::Pair;
 use crate::roots::Root;
 
@@ -26,7 +26,7 @@ pub(super) const JUDGED_INDEX: usize = 0;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct RecordedPairResult {
     /// TCP alone on either path.
-    pub(super) alone: [FiveFigures; 2],
+    pub(super) alone: [FiveMetrics; 2],
     /// Results in the order of [`Setup::contestants`].
     pub(super) contestants: Vec<Cell>,
 }
@@ -34,7 +34,7 @@ pub(super) struct RecordedPairResult {
 /// Results of a contestant on a recorded pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cell {
-    pub(super) five: FiveFigures,
+    pub(super) five: FiveMetrics,
     pub(super) small: Quantiles,
     /// Latencies of the bursts of each size.
     pub(super) bursts: Vec<Quantiles>,
@@ -44,12 +44,12 @@ pub(super) struct Cell {
     pub(super) forecasts: Option<Forecasts>,
 }
 
-/// Calibration of the forecasts of answers, by workload and path.
+/// Calibration of answer-time forecasts, by workload and path.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Forecasts {
     pub(super) echo: [Calibration; 2],
     pub(super) small: [Calibration; 2],
-    /// Calibration of the bursts that are among the figures.
+    /// Calibration for the bursts that the five metrics use.
     pub(super) burst: [Calibration; 2],
 }
 
@@ -124,7 +124,7 @@ impl Links<'_> {
     }
 }
 
-/// Results of a run of messages.
+/// Results of a run with messages.
 struct MessageRunResult {
     latencies: Quantiles,
     extra: Extra,
@@ -132,18 +132,18 @@ struct MessageRunResult {
     forecasts: [Calibration; 2],
 }
 
-/// An experiment of messages, with their latency bounds if they are compared.
+/// An experiment with messages, and their latency bounds if they are compared.
 struct TimedExperiment {
     experiment: Experiment,
     bounds: Option<Bounds>,
 }
 
 impl TimedExperiment {
-    fn run_without_bound(experiment: Experiment) -> TimedExperiment {
+    fn without_bounds(experiment: Experiment) -> TimedExperiment {
         TimedExperiment { experiment, bounds: None }
     }
 
-    fn run_bound(experiment: Experiment, seed: u64) -> anyhow::Result<TimedExperiment> {
+    fn with_bounds(experiment: Experiment, seed: u64) -> anyhow::Result<TimedExperiment> {
         let bounds = Some(Bounds::for_experiment(&experiment, seed)?);
         Ok(TimedExperiment { experiment, bounds })
     }
@@ -175,7 +175,7 @@ struct CaseExperiments {
     echo: TimedExperiment,
     small: TimedExperiment,
     bursts: Vec<TimedExperiment>,
-    figure_burst: usize,
+    metric_burst: usize,
     blocks: Experiment,
 }
 
@@ -188,22 +188,23 @@ impl CaseExperiments {
     ) -> anyhow::Result<CaseExperiments> {
         let warm_up = setup.warm_up_seconds;
         let bursts = setup.bursts.iter();
-        let bursts = bursts
-            .map(|burst| TimedExperiment::run_bound(links.bursts(context, warm_up, *burst), seed));
+        let bursts = bursts.map(|burst| {
+            TimedExperiment::with_bounds(links.bursts(context, warm_up, *burst), seed)
+        });
         Ok(CaseExperiments {
-            echo: TimedExperiment::run_bound(links.echo(context, warm_up, setup.echo), seed)?,
-            small: TimedExperiment::run_without_bound(links.bursts(context, warm_up, setup.small)),
+            echo: TimedExperiment::with_bounds(links.echo(context, warm_up, setup.echo), seed)?,
+            small: TimedExperiment::without_bounds(links.bursts(context, warm_up, setup.small)),
             bursts: bursts.collect::<anyhow::Result<Vec<TimedExperiment>>>()?,
-            figure_burst: setup.figure_burst()?,
+            metric_burst: setup.metric_burst()?,
             blocks: links.blocks(context, setup),
         })
     }
 
-    fn alone(&self, path: &str, seed: u64) -> anyhow::Result<FiveFigures> {
+    fn measure_single_path(&self, path: &str, seed: u64) -> anyhow::Result<FiveMetrics> {
         let variant = tcp(path, path);
-        Ok(FiveFigures {
+        Ok(FiveMetrics {
             echo: self.echo.run(&variant, seed)?.latencies,
-            burst: self.bursts[self.figure_burst].run(&variant, seed)?.latencies,
+            burst: self.bursts[self.metric_burst].run(&variant, seed)?.latencies,
             goodput: goodput(&self.blocks, &variant, seed)?.0,
         })
     }
@@ -214,7 +215,7 @@ impl CaseExperiments {
         let bursts = self.bursts.iter().map(|burst| burst.run(variant, seed));
         let bursts = bursts.collect::<anyhow::Result<Vec<MessageRunResult>>>()?;
         let (goodput, of_blocks) = goodput(&self.blocks, variant, seed)?;
-        let burst = &bursts[self.figure_burst];
+        let burst = &bursts[self.metric_burst];
         let messages = [&echo, &small].into_iter().chain(&bursts);
         let extra = messages.map(|ran| ran.extra).chain([of_blocks]).collect();
         let forecasts = variant.score_forecasts.then_some(Forecasts {
@@ -222,7 +223,7 @@ impl CaseExperiments {
             small: small.forecasts,
             burst: burst.forecasts,
         });
-        let five = FiveFigures { echo: echo.latencies, burst: burst.latencies.clone(), goodput };
+        let five = FiveMetrics { echo: echo.latencies, burst: burst.latencies.clone(), goodput };
         let bursts = bursts.into_iter().map(|ran| ran.latencies).collect();
         Ok(Cell { five, small: small.latencies, bursts, extra, forecasts })
     }
@@ -245,7 +246,10 @@ pub(super) fn run_recorded_pair(
     });
     let contestants = variants.map(|variant| place.cell(&variant, root.seed));
     Ok(RecordedPairResult {
-        alone: [place.alone(names[0], root.seed)?, place.alone(names[1], root.seed)?],
+        alone: [
+            place.measure_single_path(names[0], root.seed)?,
+            place.measure_single_path(names[1], root.seed)?,
+        ],
         contestants: contestants.collect::<anyhow::Result<Vec<Cell>>>()?,
     })
 }
@@ -254,12 +258,12 @@ pub(super) fn run_recorded_pair(
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct GeneratedLinksResult {
     /// TCP alone on either path.
-    pub(super) alone: [FiveFigures; 2],
-    pub(super) judged: FiveFigures,
-    pub(super) duplication: FiveFigures,
+    pub(super) alone: [FiveMetrics; 2],
+    pub(super) judged: FiveMetrics,
+    pub(super) duplication: FiveMetrics,
 }
 
-/// Runs the workloads of the five figures on generated links.
+/// Runs the workloads of the five metrics on generated links.
 pub(super) fn on_generated(
     context: &Context<'_>,
     setup: &Setup,
@@ -267,11 +271,11 @@ pub(super) fn on_generated(
     seed: u64,
 ) -> anyhow::Result<GeneratedLinksResult> {
     let (warm_up, generated) = (setup.warm_up_seconds, &setup.generated);
-    let echo = TimedExperiment::run_without_bound(links.echo(context, warm_up, generated.echo));
-    let burst = TimedExperiment::run_without_bound(links.bursts(context, warm_up, generated.burst));
+    let echo = TimedExperiment::without_bounds(links.echo(context, warm_up, generated.echo));
+    let burst = TimedExperiment::without_bounds(links.bursts(context, warm_up, generated.burst));
     let blocks = links.blocks(context, setup);
-    let five = |variant: &Variant| -> anyhow::Result<FiveFigures> {
-        Ok(FiveFigures {
+    let five = |variant: &Variant| -> anyhow::Result<FiveMetrics> {
+        Ok(FiveMetrics {
             echo: echo.run(variant, seed)?.latencies,
             burst: burst.run(variant, seed)?.latencies,
             goodput: goodput(&blocks, variant, seed)?.0,

@@ -78,7 +78,7 @@ pub(super) fn measure(
     (0..count).map(one).collect()
 }
 
-/// Shares of the pairs in which a figure is worse than on the best path alone.
+/// Share of pairs in which a metric is worse than on the best path alone.
 pub(super) fn rows(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits) -> Vec<Row> {
     let limit = 100.0 * limits.generated_violations;
     let share = |is: &dyn Fn(&GeneratedPairResult) -> bool| {
@@ -93,10 +93,10 @@ pub(super) fn rows(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits)
     });
     let any = share(&|pair| !pair.violations(limits).is_empty());
     let any =
-        Row::new("pairs with any of the five figures worse").estimate(&any, "%").at_most(limit);
-    // Violations that even full duplication has: by chance, and by delays that a second path adds.
+        Row::new("pairs worse than the best path in any metric").estimate(&any, "%").at_most(limit);
+    // Violations that full duplication has, too: by chance, or from delays that a second path adds.
     let duplication = share(&|pair| !pair.of_duplication(limits).is_empty());
-    let duplication = Row::new("full duplication: pairs with any of the five figures worse")
+    let duplication = Row::new("full duplication: pairs worse than the best path in any metric")
         .estimate(&duplication, "%");
     each.into_iter().chain([any, duplication]).collect()
 }
@@ -106,11 +106,11 @@ pub(super) fn grid_by_kind(samples: &Samples<Vec<GeneratedPairResult>>, limits: 
     let mut columns = vec![
         ("kind of link, on either path", ""),
         ("pairs", ""),
-        ("any of the five figures worse", "%"),
+        ("worse in any of the five metrics", "%"),
     ];
     columns.extend(Figure::ALL.map(|figure| (figure.name(), "%")));
-    columns.push(("full duplication: any figure worse", "%"));
-    let title = "Generated pairs: shares with a figure worse than on the best path alone";
+    columns.push(("full duplication: worse in any metric", "%"));
+    let title = "Generated pairs: share with a metric worse than on the best path alone";
     let mut grid = Grid::new("kinds", title, &columns);
     for (index, kind) in Kind::ALL.into_iter().enumerate() {
         let pairs = || samples.all().iter().flatten().filter(|pair| pair.has(index));
@@ -129,9 +129,9 @@ pub(super) fn grid_by_kind(samples: &Samples<Vec<GeneratedPairResult>>, limits: 
     grid
 }
 
-/// Every violation, with the kinds of the links as its cause.
+/// Every violation. The kinds of the links are given as its cause.
 pub(super) fn list(samples: &Samples<Vec<GeneratedPairResult>>, limits: &Limits) -> Grid {
-    let title = "Generated pairs with a figure worse than on the best path alone";
+    let title = "Generated pairs with a metric worse than on the best path alone";
     let mut grid = violations::grid("violations-generated", title, "cause");
     for (root, pairs) in samples.all().iter().enumerate() {
         for (number, pair) in pairs.iter().enumerate() {
@@ -151,14 +151,14 @@ mod tests {
     use super::super::setup::TEXT;
     use super::*;
     use crate::file::PaperFile;
-    use crate::recorded::figures::{FiveFigures, Quantiles};
+    use crate::recorded::figures::{FiveMetrics, Quantiles};
     use crate::value::Value;
 
     #[test]
     fn a_violation_counts_for_its_pair_and_names_the_kinds_of_both_links() {
         let file = PaperFile::<Setup>::parse(TEXT).unwrap();
         let limits = Limits::from_file(&file).unwrap();
-        let five = |ms: f64| FiveFigures {
+        let five = |ms: f64| FiveMetrics {
             echo: Quantiles::constant_quantiles(ms),
             burst: Quantiles::constant_quantiles(2.0 * ms),
             goodput: 10.0,

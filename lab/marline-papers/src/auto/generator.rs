@@ -1,9 +1,9 @@
 //! Generator of pairs of links, each of a kind that is hard for a scheduler that uses both paths.
 //!
-//! A pair is drawn from one stream of random numbers: the kind of each path, its rate and delay over more than an
-//! order of magnitude (uniform in their logarithm), and the parameters of the kind. The ranges are our choice, to
-//! cover radio access of the last fifteen years and satellites. Nothing is fitted to a measurement. Descriptions
-//! have the syntax of `marline-lab link`. Steps of anything but the rate are events.
+//! A pair is drawn from one stream of random numbers: the kind of each path, its rate and delay over more than an order
+//! of magnitude (log-uniform), and the parameters of the kind. The ranges are our choice, to cover radio access of the
+//! last fifteen years and satellites. Nothing is fitted to a measurement. Descriptions have the syntax of `marline-lab
+//! link`. Steps of anything but the rate are events.
 //!
 //! No pair shares a bottleneck, because the link model has none.
 
@@ -17,7 +17,7 @@ const STEPS_S: f64 = 60.0;
 /// Time between two decisions of Starlink's scheduler, which assigns a satellite to each terminal, s.
 const SLOT_S: f64 = 15.0;
 
-/// Property that makes a link hard.
+/// Property that makes a link difficult for a scheduler.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Only a little random loss.
@@ -57,7 +57,7 @@ pub(super) struct GeneratedPair {
     /// Link descriptions.
     pub(super) links: [String; 2],
     pub(super) events: Vec<Event>,
-    /// Seed of its runs.
+    /// Seed for its runs.
     pub(super) seed: u64,
 }
 
@@ -182,7 +182,7 @@ fn draw_uniform(rng: &mut impl Rng, least: f64, most: f64) -> f64 {
     least + (most - least) * rng.unit()
 }
 
-/// Random number, uniform in the logarithm, rounded down.
+/// Log-uniform random number, rounded down.
 fn logarithmic(rng: &mut impl Rng, least: f64, most: f64) -> u64 {
     (least * (most / least).powf(rng.unit())) as u64
 }

@@ -99,7 +99,7 @@ impl View<'_> {
         self.pairs.iter().zip(root).filter(mine).map(|(_, of)| of)
     }
 
-    /// One number of every case, by root.
+    /// One number per case, by root.
     fn numbers(
         &self,
         samples: &Samples<Cells>,
@@ -213,8 +213,9 @@ impl View<'_> {
             Row::new(what).estimate(&share, "%").at_most(limit)
         });
         let any = self.percent(samples, |case| !worse(case).is_empty());
-        let any =
-            Row::new("cases with any of the five figures worse").estimate(&any, "%").at_most(limit);
+        let any = Row::new("cases worse than the best path in any metric")
+            .estimate(&any, "%")
+            .at_most(limit);
         each.into_iter().chain([any]).collect()
     }
 
@@ -278,7 +279,7 @@ impl View<'_> {
             ("100 kB p99, ratio to bound", ""),
             ("1 MB p50, ratio to bound", ""),
             ("goodput, ratio to the best path", ""),
-            ("any of the five figures worse", "%"),
+            ("worse in any of the five metrics", "%"),
             ("extra bytes, small messages", "%"),
         ];
         let title = format!(
@@ -320,7 +321,7 @@ impl View<'_> {
 
 /// List of every violation in either half.
 pub(super) fn list(samples: &Samples<Cells>, pairs: &[Pair], margins: Margins) -> Grid {
-    let title = "Recorded pairs with a figure worse than on the best path alone";
+    let title = "Recorded pairs with a metric worse than on the best path alone";
     let mut grid = violations::grid("violations-recorded", title, "half");
     for half in [PairSubset::Judged, PairSubset::Tuned] {
         for (number, pair) in pairs.iter().enumerate() {
@@ -348,7 +349,7 @@ pub(super) fn grid_by_pair(samples: &Samples<Cells>, pairs: &[Pair], margins: Ma
         ("100 kB p50, ratio to bound", ""),
         ("100 kB p99, ratio to bound", ""),
         ("goodput, ratio to the best path", ""),
-        ("figures worse than on the best path", "%"),
+        ("metrics worse than on the best path", "%"),
     ];
     let mut grid = Grid::new("pairs", "Every recorded pair: means over its positions", &columns);
     for (number, pair) in pairs.iter().enumerate() {

@@ -84,10 +84,10 @@ impl Setup {
         [&self.judged, &self.duplication].into_iter().chain(&self.shown)
     }
 
-    /// Index of the bursts that count among the five figures.
-    pub(super) fn figure_burst(&self) -> anyhow::Result<usize> {
+    /// Index of the bursts that the five metrics use.
+    pub(super) fn metric_burst(&self) -> anyhow::Result<usize> {
         let found = self.bursts.iter().position(|burst| burst.bytes == self.figure_burst_bytes);
-        found.ok_or_else(|| anyhow::anyhow!("figure_burst_bytes is not among the bursts"))
+        found.ok_or_else(|| anyhow::anyhow!("figure_burst_bytes is not the size of any burst"))
     }
 }
 
@@ -117,7 +117,7 @@ impl Budget {
     }
 }
 
-/// Limits on the distance of a figure from the ideal. Shares are from 0 to 1.
+/// Limits on how far a metric may be from the ideal. Shares range from 0 to 1.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Limits {
     pub(super) margins: Margins,
@@ -127,7 +127,7 @@ pub(super) struct Limits {
     pub(super) echo_p99_high: f64,
     pub(super) echo_p99_high_share: f64,
     pub(super) duplication: f64,
-    /// Limits on the 50, 90 and 99 % quantiles.
+    /// Limits on the 50th, 90th and 99th percentiles.
     pub(super) bursts: [f64; 3],
     pub(super) goodput: f64,
     pub(super) goodput_least: f64,

@@ -1,10 +1,10 @@
-//! Violations of the guarantee: figures in which the judged contestant is worse than the best single path.
+//! Violations of the guarantee: metrics in which the judged contestant is worse than the best single path.
 
 use crate::estimate::{CONFIDENCE, Estimate, Samples};
-use crate::recorded::figures::{Figure, FiveFigures, Margins};
+use crate::recorded::figures::{Figure, FiveMetrics, Margins};
 use crate::table::Grid;
 
-/// A figure that is worse than on the best single path.
+/// A metric that is worse than on the best single path.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) struct Violation {
     pub(super) figure: Figure,
@@ -12,10 +12,10 @@ pub(super) struct Violation {
     pub(super) best: f64,
 }
 
-/// Figures that are worse than on the better of the two paths alone by more than the margins.
+/// Metrics that are worse than on the better of the two paths alone by more than the margins.
 pub(super) fn violations(
-    alone: &[FiveFigures; 2],
-    ours: &FiveFigures,
+    alone: &[FiveMetrics; 2],
+    ours: &FiveMetrics,
     margins: Margins,
 ) -> Vec<Violation> {
     let worse = |figure: Figure| {
@@ -48,7 +48,7 @@ pub(super) fn push(
     grid: &mut Grid,
     words: [&str; 3],
     violation: &Violation,
-    duplication: &FiveFigures,
+    duplication: &FiveMetrics,
 ) {
     let Violation { figure, ours, best } = *violation;
     let numbers = [ours, best, ours / best, duplication.figure(figure)];
@@ -77,9 +77,9 @@ mod tests {
 
     const MARGINS: Margins = Margins { share: 0.05, ms: 1.0 };
 
-    fn five(echo_ms: f64, burst_ms: f64, goodput: f64) -> FiveFigures {
+    fn five(echo_ms: f64, burst_ms: f64, goodput: f64) -> FiveMetrics {
         let quantiles = |ms: f64| Quantiles::constant_quantiles(ms);
-        FiveFigures { echo: quantiles(echo_ms), burst: quantiles(burst_ms), goodput }
+        FiveMetrics { echo: quantiles(echo_ms), burst: quantiles(burst_ms), goodput }
     }
 
     #[test]

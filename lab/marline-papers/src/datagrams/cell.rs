@@ -121,7 +121,7 @@ fn pulses(
                 none.insert(experiment.bounds_ms(&sent, pulses.bytes)?)
             }
         };
-        anyhow::ensure!(bounds.len() == datagrams.len(), "the plan differs");
+        anyhow::ensure!(bounds.len() == datagrams.len(), "contestants sent at different times");
         cells.push(cell(setup, &outcome, &datagrams, bounds));
     }
     let bounds = bounds.unwrap_or_default();

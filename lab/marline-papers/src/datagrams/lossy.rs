@@ -1,4 +1,4 @@
-//! Value of repairs: a call over a WiFi that loses packets and an LTE that loses few.
+//! Value of repairs for a call over a lossy WiFi path and an LTE path with little loss.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) struct VariantResults {
     /// Delay quantiles of datagrams and of whole frames. `None`: infinite.
     p99_ms: [Option<f64>; 2],
     frames: u32,
-    /// Frames that were complete after more than [`LATE_MS`], or never.
+    /// Frames that took more than [`LATE_MS`] to complete, or never did.
     late_frames: u32,
     datagrams: u32,
     lost: u32,
@@ -125,7 +125,7 @@ fn rows_of(samples: &Samples<Scenes>, scene: &Scene, at: usize, limits: &Limits)
     });
     vec![
         Row::new(format!(
-            "{}: frames complete after more than 50 ms, ratio to no repairs",
+            "{}: frames late (over 50 ms) or incomplete, ratio to no repairs",
             scene.name
         ))
         .estimate(&late, ""),
@@ -145,10 +145,10 @@ fn all_results(samples: &Samples<Scenes>, setup: &Setup) -> Grid {
         ("contestant", ""),
         ("p99", "ms"),
         ("complete frames, p99", "ms"),
-        ("complete after 50 ms", "%"),
+        ("late (over 50 ms) or incomplete", "%"),
         ("lost", "%"),
         ("extra bytes", "%"),
-        ("of which repairs", "%"),
+        ("repairs among them", "%"),
     ];
     let title =
         "A radio loses packets during a call: every contestant, medians and sums over all roots";

@@ -114,12 +114,12 @@ impl View<'_> {
                 let missed = |place: usize| of(case)[place].missed_avoidably[index];
                 (missed(JUDGED_INDEX), missed(MIN_RTT))
             });
-            let what = format!("{name}: misses of the {deadline} ms deadline, ratio to min-rtt");
+            let what = format!("{name}: missed {deadline} ms deadlines, ratio to min-rtt");
             let row = Row::new(what).estimate(&all, "");
             // Only the first deadline has a limit.
             rows.push(if index == 0 { row.at_most(self.limits.misses) } else { row });
             let what =
-                format!("{name}: avoidable misses of the {deadline} ms deadline, ratio to min-rtt");
+                format!("{name}: avoidably missed {deadline} ms deadlines, ratio to min-rtt");
             rows.push(Row::new(what).estimate(&avoidable, ""));
         }
         rows

@@ -82,7 +82,7 @@ impl Stack<'_> {
     }
 
     /// Goodputs of plain TCP on each of the first `N` carriers.
-    fn alone<const N: usize>(&self) -> anyhow::Result<[f64; N]> {
+    fn single_path_goodputs<const N: usize>(&self) -> anyhow::Result<[f64; N]> {
         let mut all = [0.0; N];
         for (goodput, path) in all.iter_mut().zip(PATHS) {
             *goodput = self.goodput(tcp(path, path))?;
@@ -99,7 +99,7 @@ pub(super) fn measure_bbr<const S: usize, const P: usize>(
 ) -> anyhow::Result<([f64; S], [f64; P])> {
     let buffers = if wide { STUDY_BUFFERS } else { BUFFERS };
     let stack = Stack { download, congestion: "bbr", buffers, seed };
-    Ok((stack.run_bonded()?, stack.alone()?))
+    Ok((stack.run_bonded()?, stack.single_path_goodputs()?))
 }
 
 /// Download over `count` carriers on a ride of this class and length.
@@ -142,7 +142,7 @@ pub(super) fn ride_of_study(
         alone,
         two,
         studied,
-        reno: over("reno").alone()?,
-        later_reno: afterwards.alone()?,
+        reno: over("reno").single_path_goodputs()?,
+        later_reno: afterwards.single_path_goodputs()?,
     })
 }

@@ -47,8 +47,8 @@ fn share_below_one(samples: &Efficiencies, scheduler: usize) -> Estimate {
     samples.share(hits).percent()
 }
 
-/// Rows of the slides: bonding is often worse than the best carrier, also with OR&P. `many` is the least share that is
-/// often, percent.
+/// Rows of the slides: bonding is often worse than the best carrier, also with OR&P. `many` is the smallest share that
+/// counts as often, percent.
 pub(super) fn degradations(samples: &Efficiencies, many: f64) -> Vec<Row> {
     let row = |scheduler: usize, statement: &'static str, claim: &str| {
         Row::new(format!("{}: rides with U_c < 1", SCHEDULERS[scheduler].0))
@@ -63,7 +63,8 @@ pub(super) fn degradations(samples: &Efficiencies, many: f64) -> Vec<Row> {
     ]
 }
 
-/// Share of rides below 1, mean efficiency, and mean shortfall where it is below 1, of several sets of rides.
+/// For several sets of rides: share with an efficiency below 1, mean efficiency, and mean shortfall where it is below
+/// 1.
 pub(super) fn efficiency_grid(sets: &[RideSet]) -> Grid {
     let columns = [
         ("rides", ""),

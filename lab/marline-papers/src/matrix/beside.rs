@@ -54,7 +54,7 @@ impl Bottleneck {
 pub(super) struct Shares {
     /// With one subflow.
     one: Vec<f64>,
-    /// With two subflows, both through the bottleneck, at the first buffer of each rate and round-trip time.
+    /// With two subflows, both through the bottleneck, with the first buffer size for each rate and round-trip time.
     two: Vec<f64>,
 }
 
@@ -133,7 +133,9 @@ fn measure_share(
     let goodput = |index| -> anyhow::Result<f64> {
         let report =
             paths.server_report(index).context("the server did not accept the connection")?;
-        anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
+        if let Some(byte) = report.wrong_at {
+            anyhow::bail!("received data differs from sent data at byte {byte}");
+        }
         Ok(report.goodput(from, end).bits_per_s() as f64)
     };
     let (ours, other) = (goodput(0)?, goodput(1)?);

@@ -1,4 +1,4 @@
-//! The default on the ground of each seed system, beside that system, plain `min-rtt` and full redundancy.
+//! The default in the scenes of each seed system, compared with that system, plain `min-rtt` and full redundancy.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ const PART: Part = Part::fixed("ground", 20);
 /// Ratio to the seed's own system above which the default loses.
 const TOLERANCE: f64 = 1.03;
 /// Columns of the table, in the order of the variants.
-const COLUMNS: [&str; 4] = ["`auto`", "the seed's system", "`min-rtt`", "`redundant`"];
+const COLUMNS: [&str; 4] = ["`auto`", "the study's system", "`min-rtt`", "`redundant`"];
 
 /// Results of a root: a row of cells for each scene, in the order of [`COLUMNS`].
 #[derive(Serialize, Deserialize)]
@@ -67,7 +67,7 @@ fn text(samples: &Samples<Ground>, master: u64) -> String {
             let what = format!("{}, {}", scene.name, kind.name());
             let position = ratio.position_in(RequiredRange::at_most(TOLERANCE));
             if position == RangePosition::Outside {
-                lost.push(format!("{what} ({own}: {})", shown(&ratio)));
+                lost.push(format!("{what} ({own}: {})", format_ratio(&ratio)));
             }
             let picked: Vec<&Ground> = samples.all().iter().collect();
             let cells = (0..COLUMNS.len()).map(|system| {
@@ -79,13 +79,13 @@ fn text(samples: &Samples<Ground>, master: u64) -> String {
             let verdict = match position {
                 RangePosition::Outside => "**loses**",
                 RangePosition::Inside => "holds",
-                RangePosition::Undecided { .. } => "not told apart",
+                RangePosition::Undecided { .. } => "no clear difference",
             };
             let _ = writeln!(
                 rows,
-                "| {what} | {own} | {} | {} | {verdict} |",
-                cells.join(" | "),
-                shown(&ratio)
+                "|{what}|{own}|{}|{}|{verdict}|",
+                cells.join("|"),
+                format_ratio(&ratio)
             );
         }
     }
@@ -93,11 +93,11 @@ fn text(samples: &Samples<Ground>, master: u64) -> String {
         [] => "nowhere".to_owned(),
         lost => lost.join("; "),
     };
-    let columns = COLUMNS.join(" | ");
+    let columns = COLUMNS.join("|");
     format!(
-        "The default is more than 3 % worse than the seed's own system here: {lost}.\n\n\
+        "The default is more than 3 % worse than the study's own system here: {lost}.\n\n\
          Master root {master}, {} roots, means; 99 % intervals of the ratio, above 1: worse.\n\n\
-         | scene | seed | {columns} | `auto` relative to the seed's | |\n|---|---|---|---|---|---|---|---|\n{rows}",
+         |scene|study|{columns}|`auto` relative to the study's||\n|---|---|---|---|---|---|---|---|\n{rows}",
         samples.roots()
     )
 }
@@ -117,7 +117,7 @@ fn costs(sum: &Cell, runs: usize) -> String {
     }
 }
 
-fn shown(ratio: &Estimate) -> String {
+fn format_ratio(ratio: &Estimate) -> String {
     format!(
         "{} [{}, {}]",
         figure_text(ratio.value),
@@ -152,6 +152,6 @@ mod tests {
         let first = text.lines().next().unwrap();
         assert!(first.contains("voice assistant") && first.contains("MultiMob: 1.8"), "{first}");
         assert!(!first.contains("echoes"), "{first}");
-        assert!(text.contains("(+25 %, 4 J)") && text.contains("| **loses** |"), "{text}");
+        assert!(text.contains("(+25 %, 4 J)") && text.contains("|**loses**|"), "{text}");
     }
 }

@@ -19,7 +19,7 @@ pub(super) enum Kind {
     Longest,
     /// The median latency.
     Median,
-    /// The 99 % quantile of the latency.
+    /// The 99th percentile of the latency.
     P99,
     /// Bytes read per unit of time.
     Goodput,
@@ -71,7 +71,7 @@ pub(super) struct SceneWorkload {
     pub(super) buffers: Option<Buffers>,
 }
 
-/// A scene.
+/// A scene in which the contestants are compared.
 pub(super) struct Scene {
     pub(super) name: &'static str,
     /// Key of the study with these links.
@@ -107,7 +107,7 @@ pub(super) const SCENES: &[Scene] = &[
         stage: |_, _| Ok(messages(remp2015::links::home_echoes(ECHOES))),
     },
     Scene {
-        name: "echoes in a train",
+        name: "echoes on a train",
         key: "remp2015",
         measures: &[Kind::Median, Kind::P99, Kind::Longest],
         stage: |_, root| Ok(messages(remp2015::links::train_echoes(ECHOES, root.seed))),
@@ -149,7 +149,7 @@ pub(super) const SCENES: &[Scene] = &[
         stage: |context, root| phone(4, context, root),
     },
     Scene {
-        name: "download in a train at 150 to 310 km/h",
+        name: "download on a train at 150 to 310 km/h",
         key: "hsr2018",
         measures: &[Kind::Goodput],
         stage: |_, root| {

@@ -1,5 +1,5 @@
-//! Ten connections on one WiFi. After one active connection finds the path silent, this measures how soon the nine
-//! mostly idle ones move.
+//! Ten connections on one WiFi. Measures how soon the nine mostly idle ones move after the active one finds the path
+//! silent.
 
 use anyhow::Context as _;
 use marline::monitor::{ConnectionId, MonitorKind};
@@ -48,13 +48,13 @@ struct Moves {
     has_verdict: bool,
     /// Other connections that had sent nothing since the silence when the active one moved.
     idle: u64,
-    /// Those of them that moved before their own next request.
+    /// How many of these moved before their own next request.
     reacted: u64,
     /// First requests of other connections that had moved before.
     late_requests: u64,
-    /// Those of them that reached the server before a timeout.
+    /// How many of these reached the server before a timeout.
     sent_elsewhere: u64,
-    /// Those of them whose answers also came back before a timeout.
+    /// How many of these were also answered before a timeout.
     answered_elsewhere: u64,
 }
 
@@ -113,7 +113,7 @@ fn verdicts(moved: &Samples<MovesBySystem>) -> Vec<Row> {
         (u64::from(moves.has_verdict), 1)
     });
     let avoided =
-        row(AUTHORS, "next request of the others not sent over the bad WiFi first", |moves| {
+        row(AUTHORS, "next requests of the others not first sent over bad WiFi", |moves| {
             (moves.sent_elsewhere, moves.late_requests)
         });
     let reacted = row(AUTHORS, "others that moved before their next request", |moves| {
@@ -121,7 +121,7 @@ fn verdicts(moved: &Samples<MovesBySystem>) -> Vec<Row> {
     });
     let followed = row(
         AUTHORS_WITH_PLAIN_JOIN,
-        "answers that followed the client to LTE at once, plain JOIN",
+        "answers that followed the client to LTE immediately, plain JOIN",
         |moves| (moves.answered_elsewhere, moves.sent_elsewhere),
     );
     vec![
@@ -246,7 +246,7 @@ fn has_verdict(paths: &Paths, from: Instant, until: Instant) -> bool {
     })
 }
 
-/// When the first request after the silence was sent, read by the server, and answered.
+/// Times when the first request after the silence was sent, read by the server, and answered.
 fn first_request(paths: &Paths, number: usize, silent: Instant) -> Option<[Instant; 3]> {
     let report = paths.client_report(number)?;
     let index = report.sent.iter().position(|at| *at > silent)?;

@@ -6,7 +6,7 @@ use crate::estimate::Estimate;
 use crate::table::Grid;
 use crate::value::Value;
 
-/// Grid of the judged figures for both choices of parameters.
+/// Grid of the judged metrics for both choices of parameters.
 pub(super) struct ParameterComparison(Grid);
 
 impl ParameterComparison {
@@ -20,7 +20,7 @@ impl ParameterComparison {
         ParameterComparison(Grid::new("ours", "MultiMob with our own parameters", &columns))
     }
 
-    /// Adds a figure. `of` returns it for the system with this index in [`systems::all`].
+    /// Adds a metric. `of` returns it for the system with this index in [`systems::all`].
     pub(super) fn push(&mut self, figure: &str, unit: &str, of: impl Fn(usize) -> Estimate) {
         let words = [figure, unit].map(|word| Value::Text(word.to_owned()));
         let both = [systems::authors(), systems::tuned()];

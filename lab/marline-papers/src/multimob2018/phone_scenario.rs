@@ -23,7 +23,7 @@ pub(super) const LTE: usize = 1;
 pub(super) const NAMES: [&str; 2] = ["wifi", "lte"];
 /// How long an interface keeps its address after the signal is lost (docs/research/wifi-mobility.md).
 const ADDRESS_LINGER: Duration = Duration::from_secs(4);
-/// Time before and after WiFi falls silent in which the gap of a handover is searched for.
+/// Time before and after WiFi falls silent within which a handover's gap is searched for.
 const GAP_SEARCH_WINDOW: Duration = Duration::from_secs(5);
 /// Size of a GET, bytes.
 const REQUEST: u64 = 200;
@@ -158,8 +158,10 @@ impl PhoneScenario {
             paths.world.run_until(paths.world.now() + Duration::from_millis(100));
         }
         let report = paths.client_report(0).context("cannot find the connection")?;
-        anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
-        let log = paths.world.observer::<SegmentLog>().context("the world has no observer")?;
+        if let Some(byte) = report.wrong_at {
+            anyhow::bail!("received data differs from sent data at byte {byte}");
+        }
+        let log = paths.world.observer::<SegmentLog>().context("the simulation has no observer")?;
         Ok(Fetched {
             segments: log.segments().to_vec(),
             is_complete: report.read == bytes,
@@ -196,7 +198,9 @@ impl PhoneScenario {
             paths.world.run_until(paths.world.now() + Duration::from_millis(100));
         }
         let report = paths.client_report(0).context("cannot find the connection")?;
-        anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
+        if let Some(byte) = report.wrong_at {
+            anyhow::bail!("received data differs from sent data at byte {byte}");
+        }
         let over = paths.world.now();
         let delay = |(index, sent): (usize, &Instant)| {
             // An answer that never arrived took at least until the end of the run.

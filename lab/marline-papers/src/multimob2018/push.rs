@@ -1,5 +1,6 @@
 //! Server push after an idle time in which WiFi died silently. An idle client with a receive timer must leave LTE
-//! asleep. Shown is when the push arrives, by the interval of the keepalives that the client sends, and their energy.
+//! asleep. The results show, by the client's keepalive interval, when the push arrives and how much energy the
+//! keepalives take.
 
 use anyhow::Context as _;
 use marline_lab::figure::{Figure, Plot, cdf};
@@ -116,7 +117,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
 fn measure(root: &Root, contestants: &[Contestant]) -> anyhow::Result<Pause> {
     let mut rng = root.rng("push");
     let lasts_s = (PAUSE_S.1 - PAUSE_S.0).mul_add(rng.unit(), PAUSE_S.0);
-    // Uniform in the logarithm, because only the relation to the keepalive interval matters.
+    // Log-uniform, because only the ratio to the keepalive interval matters.
     let dead_s = MIN_DEAD_S * ((lasts_s / MIN_DEAD_S).ln() * rng.unit()).exp();
     let push = |contestant: &Contestant| push(&contestant.system, root, lasts_s, dead_s);
     let pushes = contestants.iter().map(push).collect::<anyhow::Result<_>>()?;
@@ -148,7 +149,9 @@ fn push(system: &System, root: &Root, lasts_s: f64, dead_s: f64) -> anyhow::Resu
         world.node(client).report(0).is_none_or(|report| report.read < whole)
     });
     let report = paths.client_report(0).context("cannot find the connection")?;
-    anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
+    if let Some(byte) = report.wrong_at {
+        anyhow::bail!("received data differs from sent data at byte {byte}");
+    }
     let closed = paths.server_report(0).is_some_and(|report| report.closed.is_some());
     let read = report.received.get(MESSAGES_BEFORE_PAUSE as usize);
     Ok(PushResult {
@@ -209,8 +212,8 @@ fn grid(pauses: &Samples<Pause>, contestants: &[Contestant], master: u64) -> Gri
         ("LTE, per idle minute", "J"),
     ];
     let title = format!(
-        "From the server's write to the client's read, after a pause in which WiFi died; pushes that never arrived \
-         count as {} s in quantiles; joules by traffic: {CONSTANTS}",
+        "Time from the server's write to the client's read, after a pause in which WiFi died; pushes that never \
+         arrived count as {} s in quantiles; joules by traffic: {CONSTANTS}",
         PUSH_TIMEOUT.as_secs()
     );
     let mut grid = Grid::new("push-times", title, &columns);

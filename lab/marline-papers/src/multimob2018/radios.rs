@@ -28,7 +28,7 @@ pub(super) struct Metered {
     low: Vec<f64>,
     /// Energy with each of the model's constants at 120 %.
     high: Vec<f64>,
-    /// Payload in both directions, with repeats.
+    /// Payload in both directions, including repeats.
     pub(super) payload_bytes: u64,
 }
 

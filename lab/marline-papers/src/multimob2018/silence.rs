@@ -44,7 +44,7 @@ struct Links {
 #[derive(Serialize, Deserialize)]
 struct Fetch {
     /// The longest time without arrivals after WiFi died.
-    hole: Hole,
+    hole: DeliveryGap,
     /// Time from the first SYN to the last byte.
     took_ms: f64,
     came: bool,
@@ -54,7 +54,7 @@ struct Fetch {
 
 /// Phases of the gap in arrivals, ms. `None`: the phase did not happen.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
-struct Hole {
+struct DeliveryGap {
     whole: Option<f64>,
     /// From the last arrival until the client marked WiFi as silent or suspected.
     timer: Option<f64>,
@@ -103,7 +103,7 @@ fn measure(root: &Root, download: Download) -> anyhow::Result<Links> {
             scenario.fetch(system, download, root.seed)?;
         let shown = [WIFI, LTE].into_iter().filter(|_| root.number == 0);
         Ok(Fetch {
-            hole: hole(&paths, &segments),
+            hole: measure_gap(&paths, &segments),
             took_ms: ms(last.since(Instant::ZERO)),
             came,
             arrivals: shown.map(|path| arrivals(&segments, path)).collect(),
@@ -121,7 +121,7 @@ fn arrival_time(segment: &Segment) -> Option<Instant> {
     }
 }
 
-fn hole(paths: &Paths, segments: &[Segment]) -> Hole {
+fn measure_gap(paths: &Paths, segments: &[Segment]) -> DeliveryGap {
     let dead = Instant::ZERO + DOWNLOAD.dead;
     let data = |path: usize| {
         let mine =
@@ -148,7 +148,7 @@ fn hole(paths: &Paths, segments: &[Segment]) -> Hole {
     };
     let (silent_at, syn_at) = (silent.map(|event| event.at), syn.map(|syn| syn.sent));
     let syn_came = syn.and_then(arrival_time);
-    Hole {
+    DeliveryGap {
         whole: since(Some(last), first),
         timer: since(Some(last), silent_at),
         decision: since(silent_at, syn_at),
@@ -204,10 +204,10 @@ fn verdicts(links: &Samples<Links>, timer_ms: f64) -> Vec<Row> {
         Row::new(format!("authors' parameters: {what}")).estimate(&share, "%").at_least(95.0)
     };
     vec![
-        row("receive timer of the sender's timeout", &|_, fetch| fetch.has_timer_within(timer_ms))
+        row("receive timer follows the sender's timeout", &|_, fetch| fetch.has_timer_within(timer_ms))
             .statement("sender-announces-its-timeout")
             .paper_claim("reset to the sender's RTO")
-            .with_remark(format!("within {timer_ms:.0} ms, the module's floor; 1.5 s if unknown")),
+            .with_remark(format!("within {timer_ms:.0} ms, the module's minimum; 1.5 s if unknown")),
         row("LTE opened after the receive timer", &|_, fetch| fetch.has_opened_after_timer())
             .statement("inactivity-opens-a-path")
             .paper_claim("client opens an additional path after an inactivity period"),
@@ -221,7 +221,7 @@ fn verdicts(links: &Samples<Links>, timer_ms: f64) -> Vec<Row> {
 }
 
 fn compare_parameters(links: &Samples<Links>, timer_ms: f64, ours: &mut ParameterComparison) {
-    ours.push("download: receive timer of the sender's timeout", "%", |place| {
+    ours.push("download: receive timer follows the sender's timeout", "%", |place| {
         share(links, place, |_, fetch| fetch.has_timer_within(timer_ms))
     });
     ours.push("download: LTE opened after the receive timer", "%", |place| {

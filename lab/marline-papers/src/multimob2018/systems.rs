@@ -28,7 +28,7 @@ pub(super) struct System {
     shared_path_health: bool,
     /// Extensions that the server allows.
     allowed: Extensions,
-    /// Keepalives of the client's idle lone subflow, instead of those of its parameters.
+    /// Keepalives of the client's idle lone subflow, instead of those in its parameters.
     keepalive: Option<Option<LoneKeepalive>>,
 }
 

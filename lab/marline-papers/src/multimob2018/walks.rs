@@ -33,7 +33,7 @@ const LOADS: [(&str, &str, Workload); 2] = [
 
 /// Index of the judged load. The other one is shown.
 const JUDGED_LOAD: usize = 0;
-/// A longest delay up to this multiple of another is no longer.
+/// A longest delay up to this multiple of another does not count as longer.
 const NOT_LATER: f64 = 1.001;
 
 /// A walk, with the results of each load.
@@ -218,7 +218,7 @@ impl<'a> Deciles<'a> {
         });
         let lost =
             self.walks.share(|walk| (u64::from(self.outcome(walk, alone).unanswered > 0), 1));
-        Row::new("full mesh answers every request, of the walks on which TCP over WiFi does not")
+        Row::new("full mesh answers every request, among walks on which TCP over WiFi does not")
             .statement("resilient-under-mobility")
             .paper_claim("network resiliency under mobility")
             .estimate(&share.percent(), "%")
@@ -226,7 +226,7 @@ impl<'a> Deciles<'a> {
             .with_remark(format!("{:.0} % of all walks", 100.0 * lost.value))
     }
 
-    /// A copy of full mesh has no longer delays either, so that the gain in energy is asked as well.
+    /// A copy of full mesh would not have longer delays either, so an energy gain is required as well.
     fn judge_delays(&self, most: f64, less: f64) -> Row {
         let authors = systems::index_of(&systems::authors());
         let [mesh, backup] = [systems::vanilla_full_mesh(), systems::vanilla_backup()]
@@ -298,11 +298,11 @@ impl<'a> Deciles<'a> {
         columns.extend(SHARES.map(|share| (share, "")));
         columns.extend([
             ("worst decile", ""),
-            ("worst decile, to backup flag", ""),
+            ("worst decile, ratio to backup flag", ""),
             ("walks without a longer delay", "%"),
             ("cellular joules", ""),
-            ("50 %, to kernel", ""),
-            ("median gap when WiFi goes silent, to kernel", ""),
+            ("50 %, ratio to kernel", ""),
+            ("median gap when WiFi goes silent, ratio to kernel", ""),
         ]);
         let heading = format!("Longest delay of a walk, {title}: ratio to full mesh by decile");
         let mut grid = Grid::new(&format!("ratios-{key}"), heading, &columns);

@@ -1,4 +1,4 @@
-//! Weak WiFi with a cellular path that is slow, lossy and has long queues. Tests if a second path helps at all.
+//! Weak WiFi with a cellular path that is slow, lossy and has long queues. Tests whether a second path helps at all.
 
 use marline_lab::figure::{Figure, Plot, cdf};
 use marline_time::Rng;
@@ -17,7 +17,7 @@ use crate::value::Value;
 
 const WEAK: Part = Part::fixed("weak", 60);
 
-/// A longest delay of at least this multiple of WiFi alone's is no benefit.
+/// A longest delay of at least this multiple of WiFi alone's counts as no benefit.
 const NO_BENEFIT: f64 = 0.99;
 
 /// Results of a run, by each of [`systems::all`].
@@ -47,9 +47,9 @@ impl RunDelays {
     }
 }
 
-/// WiFi and LTE of a root. WiFi stalls (packets wait) for 0.2 to 0.5 s on average, every 4 to 10 s, as when a
-/// station scans for a better access point. LTE has 0.3 to 3 Mbit/s (uniform in the logarithm), 40 to 150 ms one
-/// way, 0.5 to 5 % loss and a queue of 1 to 4 s.
+/// WiFi and LTE of a root. WiFi stalls (packets wait) for 0.2 to 0.5 s on average, every 4 to 10 s, as when a station
+/// scans for a better access point. LTE has 0.3 to 3 Mbit/s (log-uniform), 40 to 150 ms one way, 0.5 to 5 % loss and a
+/// queue of 1 to 4 s.
 fn links(root: &Root) -> [String; 2] {
     let mut rng = root.rng("weak");
     let mut draw = |least: f64, most: f64| (most - least).mul_add(rng.unit(), least);
@@ -92,7 +92,7 @@ fn grid(runs: &Samples<Run>, master: u64) -> Grid {
         ("longest delay, p50", "ms"),
         ("longest delay, p90", "ms"),
         ("mean longest delay, ratio to WiFi alone", ""),
-        ("runs without a shorter one", "%"),
+        ("runs without a shorter longest delay", "%"),
         ("median delay", "ms"),
         ("missed", "per run"),
         ("LTE", "J"),

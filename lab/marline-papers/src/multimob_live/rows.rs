@@ -52,7 +52,7 @@ fn walks(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> anyhow
     for ours in all.iter().filter(|runs| *runs.system.name() != *kernel.system.name()) {
         let name = ours.system.name();
         if ours.system.is_mixed() {
-            rows.push(answered(ours, kernel));
+            rows.push(unanswered_row(ours, kernel));
             continue;
         }
         let holes = pair_runs(ours, kernel, master, hole_ms);
@@ -85,21 +85,21 @@ fn walks(all: &[Runs], file: &PaperFile<PublishedValues>, master: u64) -> anyhow
 }
 
 /// Number of requests without an answer, plus the number of failed runs.
-fn lost(runs: &Runs) -> usize {
+fn count_lost(runs: &Runs) -> usize {
     let open: usize = runs.good_records().map(|record| record.unanswered_ms.len()).sum();
     open + runs.records.len() - runs.good_records().count()
 }
 
 /// Requires every request to be answered if the client is Marline's. A stock client can leave a request in the send
 /// queue of a dead path, which no server can change. Its limit is the number with two kernels on the same walks.
-fn answered(runs: &Runs, kernel: &Runs) -> Row {
-    let asked = if runs.system.is_marline_client() { 0 } else { lost(kernel) };
+fn unanswered_row(runs: &Runs, kernel: &Runs) -> Row {
+    let asked = if runs.system.is_marline_client() { 0 } else { count_lost(kernel) };
     Row::new(format!("{}: unanswered requests and failed runs", runs.system.name()))
-        .measured(lost(runs) as f64, "")
+        .measured(count_lost(runs) as f64, "")
         .at_most(asked as f64)
         .with_remark(format!(
             "two kernels: {}; median gap {:.0} ms",
-            lost(kernel),
+            count_lost(kernel),
             median(&runs.holes_ms())
         ))
 }

@@ -54,7 +54,7 @@ pub(super) fn kernel_mesh() -> System {
 }
 
 fn kernel_wifi() -> System {
-    System::new(Stack::Tcp, Variant::alone("kernel TCP, WiFi", PATHS[0]))
+    System::new(Stack::Tcp, Variant::single_path("kernel TCP, WiFi", PATHS[0]))
 }
 
 /// Marline with the kernel's scheduler of the time. Only the timer reinjects data.

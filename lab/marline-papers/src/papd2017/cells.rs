@@ -5,7 +5,7 @@ use marline_time::Duration;
 
 use super::contestants::{
     LARGE_BUFFER, MORE_THAN_ONE, Means, NAMES, Rates, SMALL_BUFFER, Scene, estimate_over_scenes,
-    least, line_of_ours, rates_of_scene,
+    line_of_ours, minimum_ratio, rates_of_scene,
 };
 use super::published::{Cell, Published, ms};
 use super::wires;
@@ -20,8 +20,8 @@ use crate::value::Value;
 
 /// Why minRTT's distance from the best path is not judged with the small buffer.
 const BUFFER: &str = "buffer of 700 kB: derived from minRTT's throughput in this table";
-/// Distance between two lines of the large buffer's table that differ only in the loss of the first path, which is
-/// 0.0001 and 0.1.
+/// Number of lines between two lines of the large-buffer table that differ only in the loss of the first path (0.0001
+/// and 0.1).
 const LIGHT_TO_HEAVY: usize = 6;
 
 /// One of the tables.
@@ -87,9 +87,9 @@ fn name(cell: &Cell) -> String {
     format!("RTT {near}/{far} ms, loss {first}/{second}")
 }
 
-/// PAPD's throughput relative to minRTT's, in the line in which it is least.
+/// PAPD's throughput relative to minRTT's, in the line in which it is lowest.
 fn least_gain(samples: &LineSamples) -> Estimate {
-    estimate_over_scenes(samples, |means| least(means, |at| at.papd[0] / at.min_rtt))
+    estimate_over_scenes(samples, |means| minimum_ratio(means, |at| at.papd[0] / at.min_rtt))
 }
 
 fn judge_large(
@@ -99,32 +99,34 @@ fn judge_large(
     file: &PaperFile<Published>,
 ) -> anyhow::Result<Vec<Row>> {
     let [within, equal] = [file.tolerance("table_ratio")?, file.tolerance("papd_of_min_rtt")?];
-    let of_best = estimate_over_scenes(samples, |means| least(means, |at| at.min_rtt / at.best));
-    let good = Row::new("minRTT / best path, least of the nine lines")
+    let of_best =
+        estimate_over_scenes(samples, |means| minimum_ratio(means, |at| at.min_rtt / at.best));
+    let good = Row::new("minRTT / best path, minimum of the nine lines")
         .statement("large-buffer-min-rtt")
-        .paper(least(cells, |cell| cell.min_rtt / cell.best), "")
+        .paper(minimum_ratio(cells, |cell| cell.min_rtt / cell.best), "")
         .estimate(&of_best, "")
         .within_of_paper(within);
     let text = format!("within {} % of minRTT's", 100.0 * equal);
     // minRTT itself performs equally well. The second requirement is what PAPD adds.
-    let equally = Row::new("PAPD / minRTT, least of the nine lines")
+    let equally = Row::new("PAPD / minRTT, minimum of the nine lines")
         .statement("large-buffer-papd")
-        .paper(least(cells, |cell| cell.papd / cell.min_rtt), "")
+        .paper(minimum_ratio(cells, |cell| cell.papd / cell.min_rtt), "")
         .estimate(&least_gain(samples), "")
         .require_range(RequiredRange::within(equal, 1.0), text)
         .require_also(small_gain, MORE_THAN_ONE, "more than minRTT's with the small buffer");
     let kept = estimate_over_scenes(samples, |means: &[Means]| {
         rate_kept_under_loss(means.iter().map(|at| at.min_rtt))
     });
-    let stable = Row::new("minRTT at 0.1 loss / at 0.0001 on the first path, least of three lines")
-        .statement("bbr-stable-throughput")
-        .paper(rate_kept_under_loss(cells.iter().map(|cell| cell.min_rtt)), "")
-        .estimate(&kept, "")
-        .within_of_paper(within);
+    let stable =
+        Row::new("minRTT at 0.1 loss / at 0.0001 on the first path, minimum of three lines")
+            .statement("bbr-stable-throughput")
+            .paper(rate_kept_under_loss(cells.iter().map(|cell| cell.min_rtt)), "")
+            .estimate(&kept, "")
+            .within_of_paper(within);
     Ok(vec![stable, good, equally])
 }
 
-/// Least share of the throughput that is left under heavy loss, of the throughputs of the lines with a large buffer.
+/// Smallest share of the throughput that remains under heavy loss, over the lines with a large buffer.
 fn rate_kept_under_loss(lines: impl Iterator<Item = f64> + Clone) -> f64 {
     let heavy = lines.clone().skip(LIGHT_TO_HEAVY);
     lines.zip(heavy).map(|(light, heavy)| heavy / light).fold(f64::INFINITY, f64::min)
@@ -136,10 +138,11 @@ fn judge_small(
     file: &PaperFile<Published>,
 ) -> anyhow::Result<Vec<Row>> {
     let near = 1.0 - file.tolerance("papd_of_best")?;
-    let papd = estimate_over_scenes(samples, |means| least(means, |at| at.papd[0] / at.best));
-    let outperforms = Row::new("PAPD / minRTT, least of the ten lines")
+    let papd =
+        estimate_over_scenes(samples, |means| minimum_ratio(means, |at| at.papd[0] / at.best));
+    let outperforms = Row::new("PAPD / minRTT, minimum of the ten lines")
         .statement("small-buffer-papd")
-        .paper(least(cells, |cell| cell.papd / cell.min_rtt), "")
+        .paper(minimum_ratio(cells, |cell| cell.papd / cell.min_rtt), "")
         .estimate(&least_gain(samples), "")
         .require_range(MORE_THAN_ONE, "more than 1")
         .require_also(
@@ -147,10 +150,11 @@ fn judge_small(
             RequiredRange::at_least(near),
             format!("at least {near} times the best path's rate in every line"),
         );
-    let min_rtt = estimate_over_scenes(samples, |means| least(means, |at| at.min_rtt / at.best));
-    let worst = Row::new("minRTT / best path, least of the ten lines")
+    let min_rtt =
+        estimate_over_scenes(samples, |means| minimum_ratio(means, |at| at.min_rtt / at.best));
+    let worst = Row::new("minRTT / best path, minimum of the ten lines")
         .statement("small-buffer-min-rtt")
-        .paper(least(cells, |cell| cell.min_rtt / cell.best), "")
+        .paper(minimum_ratio(cells, |cell| cell.min_rtt / cell.best), "")
         .estimate(&min_rtt, "")
         .within_of_paper(file.tolerance("table_ratio")?)
         .mark_fitted(BUFFER);
@@ -185,7 +189,7 @@ impl BufferTable<'_> {
                     .find(|(of, as_this, long, _)| (*of, *as_this, *long) == (name, link, length));
                 let rate = match same {
                     Some((.., rate)) => *rate,
-                    None => scene.alone(name, seed)?,
+                    None => scene.measure_single_path(name, seed)?,
                 };
                 known.push((name, link, length, rate));
                 alone.push(rate);

@@ -33,7 +33,7 @@ pub(super) struct Rates {
     pub(super) min_rtt: f64,
     /// PAPD as on the slides, and with the rule.
     pub(super) papd: [f64; 2],
-    /// Paths alone, without those that cannot be the best.
+    /// Each path alone, except those that cannot be the best.
     pub(super) alone: Vec<f64>,
 }
 
@@ -68,7 +68,7 @@ impl Scene {
     }
 
     /// Throughput of plain TCP over the path of this name.
-    pub(super) fn alone(&self, path: &str, seed: u64) -> anyhow::Result<f64> {
+    pub(super) fn measure_single_path(&self, path: &str, seed: u64) -> anyhow::Result<f64> {
         self.rate(tcp(path, path), seed)
     }
 
@@ -81,7 +81,7 @@ impl Scene {
     /// Throughputs of all contestants, including each path alone.
     pub(super) fn all(&self, seed: u64) -> anyhow::Result<Rates> {
         let paths = &self.download.paths;
-        let alone = paths.iter().map(|(name, _)| self.alone(name, seed));
+        let alone = paths.iter().map(|(name, _)| self.measure_single_path(name, seed));
         self.run_bonded(alone.collect::<anyhow::Result<_>>()?, seed)
     }
 }
@@ -129,8 +129,8 @@ pub(super) fn estimate_over_scenes(
     })
 }
 
-/// The least value of a ratio.
-pub(super) fn least<T>(all: &[T], ratio: impl Fn(&T) -> f64) -> f64 {
+/// The smallest value of a ratio.
+pub(super) fn minimum_ratio<T>(all: &[T], ratio: impl Fn(&T) -> f64) -> f64 {
     all.iter().map(ratio).fold(f64::INFINITY, f64::min)
 }
 

@@ -7,8 +7,8 @@ use marline_link::{DuplexConfig, TraceStart};
 use marline_time::{Duration, Rng, SeedTree};
 
 use super::contestants::{
-    MORE_THAN_ONE, Means, Rates, SMALL_BUFFER, Scene, estimate_over_scenes, least, line_of_ours,
-    rates_of_scene,
+    MORE_THAN_ONE, Means, Rates, SMALL_BUFFER, Scene, estimate_over_scenes, line_of_ours,
+    minimum_ratio, rates_of_scene,
 };
 use super::published::{Published, Scenario, ms};
 use crate::download::{Download, link};
@@ -69,17 +69,17 @@ pub(super) fn run(
 
 fn better_as_rtts_vary(samples: &Samples<Vec<Rates>>) -> Row {
     let ratio = |means: &Means| means.papd[0] / means.min_rtt;
-    let varying = |means: &[Means]| least(&means[FIRST_VARYING - 1..], ratio);
+    let varying = |means: &[Means]| minimum_ratio(&means[FIRST_VARYING - 1..], ratio);
     let growth = estimate_over_scenes(samples, |means| {
         let steady = means[..FIRST_VARYING - 1].iter().map(ratio).fold(0.0, f64::max);
         varying(means) / steady
     });
-    Row::new("PAPD / minRTT, least of the scenarios 3 to 5")
+    Row::new("PAPD / minRTT, minimum of scenarios 3 to 5")
         .statement("mobile-papd-better")
         .paper_claim("better when the RTT varies more")
         .estimate(&estimate_over_scenes(samples, varying), "")
         .require_range(MORE_THAN_ONE, "more than 1")
-        .require_also(&growth, MORE_THAN_ONE, "more than in the scenarios 1 and 2")
+        .require_also(&growth, MORE_THAN_ONE, "more than in scenarios 1 and 2")
 }
 
 pub(super) fn download(

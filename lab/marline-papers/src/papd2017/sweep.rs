@@ -95,7 +95,7 @@ fn measure(context: &Context<'_>, seed: u64) -> anyhow::Result<Vec<ThroughputsAt
         Ok(ThroughputsAtBuffer {
             min_rtt: scene.min_rtt(seed)?,
             papd: scene.papd(seed)?,
-            best: scene.alone(NAMES[0], seed)?,
+            best: scene.measure_single_path(NAMES[0], seed)?,
         })
     };
     BUFFERS_KB.iter().map(at).collect()

@@ -19,7 +19,7 @@ const WARM_UP: Duration = Duration::from_secs(5);
 const BLOCK_BYTES: u32 = 8_192;
 /// Width of a histogram's bins, ms.
 pub(super) const BIN_MS: f64 = 5.0;
-/// Every how many blocks one is compared with its bound.
+/// One of this many blocks is compared with its bound.
 const BOUND_STRIDE: usize = 16;
 
 /// Links and buffers.
@@ -97,7 +97,7 @@ impl Setting {
     }
 }
 
-/// A value times a factor between `1 / spread` and `spread`, uniform in the logarithm.
+/// A value times a log-uniform factor between `1 / spread` and `spread`.
 pub(super) fn draw_around(rng: &mut impl Rng, spread: f64, value: f64) -> u64 {
     (value * spread.powf(2.0f64.mul_add(rng.unit(), -1.0))).round() as u64
 }
@@ -128,8 +128,8 @@ pub(super) enum PathUse {
 /// CUBIC without HyStart++.
 const CONGESTION: &str = "cubic-classic";
 
-pub(super) const WIFI: Curve = Curve::alone("TCP WiFi", "wifi");
-pub(super) const CELLULAR: Curve = Curve::alone("TCP 3G", "3g");
+pub(super) const WIFI: Curve = Curve::single_path("TCP WiFi", "wifi");
+pub(super) const CELLULAR: Curve = Curve::single_path("TCP 3G", "3g");
 pub(super) const NONE: Curve = Curve::with("no M", "lowest-rtt");
 /// Rules of the out-of-tree kernel since 2013, which the study ran.
 pub(super) const KERNEL: Curve = Curve::with("M1+M2, kernel of the study", "lowest-rtt+orp");
@@ -145,7 +145,7 @@ pub(super) const MARLINE_DEFAULT: Curve = Curve::with("Marline's min-rtt", "min-
 
 impl Curve {
     /// Plain TCP on one path.
-    const fn alone(name: &'static str, path: &'static str) -> Curve {
+    const fn single_path(name: &'static str, path: &'static str) -> Curve {
         let (way, tuning) = (PathUse::Alone(path), BufferTuning::Fixed);
         Curve { name, way, congestion: CONGESTION, tuning, recovery: None }
     }

@@ -8,7 +8,7 @@ use super::curves::{
     scaled_duration,
 };
 use super::density::{Runs, of_medians};
-use super::shown::{self, Heading};
+use super::supplement::{self, Heading};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -55,7 +55,7 @@ pub(super) fn judge_loss(
     )?;
     let title = "Losses, jitter of 3G as in figure 7";
     let heading = Heading { name: "losses", title, settings: "losses" };
-    let grid = shown::grid(&heading, &jobs, &runs, context.master);
+    let grid = supplement::grid(&heading, &jobs, &runs, context.master);
     Ok((rows, grid))
 }
 

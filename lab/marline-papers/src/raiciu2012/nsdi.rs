@@ -1,8 +1,8 @@
 //! Links of the NSDI paper, and what the study says of its authors' results on them.
 //!
 //! The links have no randomness, so that a simulation of them gives a single number. Accidental effects of two
-//! interfering periods cannot be told apart from other effects. Each root therefore draws every number of the links
-//! within 5 % of the paper's. The results of the exact links are in the grid `nsdi-exact`.
+//! interfering periods cannot be told apart from other effects. Each root therefore draws every link parameter within 5
+//! % of the paper's value. The results of the exact links are in the grid `nsdi-exact`.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::curves::{
     SEND_AS_LINUX, Setting, WIDE, WIFI, measure, scaled_duration,
 };
 use super::density::{Runs, goodput_ratio, median, median_ratio};
-use super::shown::{self, Heading};
+use super::supplement::{self, Heading};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
@@ -23,7 +23,7 @@ use crate::table::Grid;
 
 const RUN_DURATION: Duration = Duration::from_secs(30);
 const PART: Part = Part::new("nsdi", 20, 70);
-/// Numbers of the links lie within this factor of the paper's.
+/// Link parameters are drawn within this factor of the paper's values.
 const LINK_SPREAD: f64 = 1.05;
 /// Maximum size of tuned buffers, bytes.
 const BOUND: u64 = 4 << 20;
@@ -86,7 +86,7 @@ pub(super) fn judge_nsdi(
                  2 Mbit/s, 150 ms, 2 s of buffer";
     let heading = Heading { name: "nsdi", title, settings: "buffers" };
     let exact = jobs(&Setting::nsdi(NAMES[0], |value| value.round() as u64));
-    let grid = shown::grid(&heading, &exact, &runs, context.master);
+    let grid = supplement::grid(&heading, &exact, &runs, context.master);
     let mut all = exact;
     let said = Setting::nsdi(NAMES[0], |value| value.round() as u64);
     all.extend(SINGLE_RULES.map(|curve| (said.clone(), curve)));
@@ -97,7 +97,7 @@ pub(super) fn judge_nsdi(
 fn deterministic_links(context: &Context<'_>, jobs: &Jobs, long: Duration) -> anyhow::Result<Grid> {
     let columns =
         [("buffers", ""), ("curve", ""), ("p50", "ms"), ("p95", "ms"), ("goodput", "Mbit/s")];
-    let title = "Links of the NSDI paper, exactly; nothing in them is random";
+    let title = "The NSDI paper's links without randomness";
     let mut grid = Grid::new("nsdi-exact", title, &columns);
     let seen =
         context.parallel("nsdi-exact", jobs, |job| measure(std::slice::from_ref(job), long, 0))?;

@@ -54,7 +54,7 @@ pub(super) struct Shape {
     pub(super) until_ms: f64,
 }
 
-/// A curve that ends within the plots.
+/// A curve whose tail the published plots show completely.
 pub(super) struct Plotted {
     pub(super) name: &'static str,
     pub(super) shape: fn(&PublishedAt) -> &Shape,

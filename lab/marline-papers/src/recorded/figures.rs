@@ -1,4 +1,4 @@
-//! Figures for comparing schedulers on a pair of links: quantiles of latencies, their ratios to the bound, and a test
+//! Metrics for comparing schedulers on a pair of links: quantiles of latencies, their ratios to the bound, and a test
 //! against the best single path.
 
 use std::cell::RefCell;
@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::file::PaperFile;
 
-/// Difference from the best single path above which a figure counts as worse.
+/// Difference from the best single path above which a metric counts as worse.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Margins {
-    /// Relative margin: a share of the best path's figure.
+    /// Relative margin: a share of the best path's value.
     pub(crate) share: f64,
-    /// Least difference of latencies, ms.
+    /// Minimum difference of latencies, ms.
     pub(crate) ms: f64,
 }
 
@@ -36,13 +36,13 @@ impl Margins {
 #[derive(Debug)]
 pub(crate) struct Bounds {
     bound: Bound,
-    /// Bounds by the bits of the time of writing, and the size.
+    /// Bounds, keyed by the bits of the write time and by the size.
     known: RefCell<BTreeMap<(u64, u32), f64>>,
 }
 
 impl Bounds {
     /// # Errors
-    /// Those of [`Bound::for_experiment`].
+    /// The same as [`Bound::for_experiment`].
     pub(crate) fn for_experiment(experiment: &Experiment, seed: u64) -> anyhow::Result<Bounds> {
         Ok(Bounds { bound: Bound::for_experiment(experiment, seed)?, known: RefCell::default() })
     }
@@ -102,7 +102,7 @@ impl Quantiles {
         Quantiles::from_latencies(&Latencies { ours_ms: vec![ms], bounds_ms: vec![ms] })
     }
 
-    /// Median, 99 % and 99.9 % quantiles, ms. Infinite if messages never arrived.
+    /// Median, 99th and 99.9th percentiles, ms. Infinite if messages never arrived.
     pub(crate) fn all_ms(&self) -> [f64; 3] {
         [self.p50_ms, self.p99_ms, self.p999_ms].map(|value| value.unwrap_or(f64::INFINITY))
     }
@@ -112,18 +112,18 @@ impl Quantiles {
         self.p50_ratio.unwrap_or(f64::INFINITY)
     }
 
-    /// Ratio of the 90 % quantile to the bound's.
+    /// Ratio of the 90th percentile to the bound's.
     pub(crate) fn p90_ratio(&self) -> f64 {
         self.p90_ratio.unwrap_or(f64::INFINITY)
     }
 
-    /// Ratio of the 99 % quantile to the bound's.
+    /// Ratio of the 99th percentile to the bound's.
     pub(crate) fn p99_ratio(&self) -> f64 {
         self.p99_ratio.unwrap_or(f64::INFINITY)
     }
 }
 
-/// A figure by which schedulers are compared with the best single path.
+/// A metric by which schedulers are compared with the best single path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Figure {
     EchoP50,
@@ -147,7 +147,7 @@ impl Figure {
         }
     }
 
-    /// Value of this figure in the results of each workload.
+    /// Value of this metric in the results of each workload.
     pub(crate) fn value_in(self, echo: &Quantiles, burst: &Quantiles, goodput: f64) -> f64 {
         match self {
             Figure::EchoP50 => echo.all_ms()[0],
@@ -215,16 +215,16 @@ fn limit_to_attained(ours_ms: &[f64], mut bounds_ms: Vec<f64>) -> anyhow::Result
     Ok(bounds_ms)
 }
 
-/// The five figures by which a scheduler is compared with the best single path.
+/// The five metrics by which a scheduler is compared with the best single path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct FiveFigures {
+pub(crate) struct FiveMetrics {
     pub(crate) echo: Quantiles,
     pub(crate) burst: Quantiles,
     /// Goodput, Mbit/s.
     pub(crate) goodput: f64,
 }
 
-impl FiveFigures {
+impl FiveMetrics {
     pub(crate) fn figure(&self, figure: Figure) -> f64 {
         figure.value_in(&self.echo, &self.burst, self.goodput)
     }

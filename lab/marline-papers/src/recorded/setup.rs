@@ -1,11 +1,11 @@
-//! Setup of links and runs: the table `[published]` of the file.
+//! Setup of the links and runs: the table `[published]` of the file.
 
 use serde::Deserialize;
 
 /// Text of the paper file.
 pub(crate) const TEXT: &str = include_str!("../../papers/traces.toml");
 
-/// Configuration of links and runs.
+/// Configuration of the links and runs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Setup {

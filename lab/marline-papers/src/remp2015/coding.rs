@@ -1,4 +1,4 @@
-//! Coding compared with duplication, by message size and kind of loss, at equal extra bytes.
+//! Coding compared with duplication, by message size and kind of loss, with the same number of extra bytes.
 //!
 //! Every scheduler sends the same messages over the same losses. `coded` sends 30 % (and 10 %) of a message's
 //! segments as repairs. `burst-end` may copy the same number of segments. The two therefore have equal cost and differ
@@ -25,9 +25,9 @@ use crate::value::Value;
 const SIZES: [u32; 7] = [1, 2, 4, 7, 20, 40, 100];
 /// Segment size in bytes, slightly less than the maximum.
 const SEGMENT: u32 = 1_380;
-/// Messages of a run, one second apart.
+/// Number of messages per run, sent one second apart.
 const MESSAGES: usize = 60;
-/// Runs of a root in which the WiFi dies while a message is in flight.
+/// Runs per root in which the WiFi dies while a message is in flight.
 const WIFI_FAILURES: usize = 5;
 /// Repairs per segment of `coded` as shipped, in percent.
 const RATE_PERCENT: u32 = 30;
@@ -98,7 +98,7 @@ struct Cell {
     wire_bytes: u64,
 }
 
-/// All runs of a root: by case of the WiFi (the last is its failure), size and scheduler.
+/// All runs of a root: by WiFi case (the last is its failure), size and scheduler.
 type Cells = Vec<Vec<Vec<Cell>>>;
 
 /// Pooled runs of one scheduler.

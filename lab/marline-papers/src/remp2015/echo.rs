@@ -1,4 +1,4 @@
-//! Figure 1 of the paper, with plain TCP on each path alone, and the gain in the train when connections lose their
+//! Figure 1 of the paper, with plain TCP on each path alone, and the gain on the train when connections lose their
 //! cells independently or at the same time.
 
 use marline_lab::experiment::{Experiment, Message, Variant};
@@ -34,7 +34,7 @@ pub(super) fn variants(paths: [&str; 2]) -> [Variant; 3] {
     [alone(paths[0]), alone(paths[1]), both]
 }
 
-/// ReMP's scheduler. Without its copies it is the one of its time.
+/// ReMP's scheduler. Without its copies, it is the scheduler of its time.
 pub(super) fn remp_scheduler() -> &'static str {
     if Mechanism::Redundancy.is_off() { "lowest-rtt" } else { "redundant" }
 }
@@ -99,7 +99,7 @@ impl Scene {
     }
 }
 
-/// Round-trip times of several runs by the time of sending, which is equal in all of them.
+/// Round-trip times of several runs by send time, which is the same in all of them.
 fn round_trip_course(runs: &[Vec<Message>]) -> Vec<(f64, [f64; 3])> {
     let at = |index: usize| {
         let of_each = std::array::from_fn(|run| round_to_thousandth(runs[run][index].latency_ms));
@@ -108,7 +108,7 @@ fn round_trip_course(runs: &[Vec<Message>]) -> Vec<(f64, [f64; 3])> {
     (0..runs[0].len()).map(at).collect()
 }
 
-/// Longest possible round trip over LTE at home, ms: 154, twice the jitter, and the sending of two packets. A message
+/// Longest possible round trip over LTE at home, ms: 154, twice the jitter, and the time to send two packets. A message
 /// that is sent again over WiFi takes longer.
 const LTE_LONGEST_MS: f64 = 221.0;
 
@@ -134,7 +134,7 @@ pub(super) fn run_home(
     Ok(rows)
 }
 
-/// Plain TCP on each connection in the train, and redundancy, by share of common failures.
+/// Plain TCP on each connection on the train, and redundancy, by percentage of shared outages.
 pub(super) fn run_train(
     context: &Context<'_>,
     file: &PaperFile<Published>,
@@ -154,20 +154,20 @@ pub(super) fn run_train(
         |samples| Ok(vec![repeated_row(file, samples, context.master)?]),
     )?;
     let names = ["LTE 1", "LTE 2", "ReMP"];
-    let title = "RTTs in the train";
+    let title = "RTTs on the train";
     result.figures.push(course_figure("train-course", title, names, &samples));
-    let title = "RTTs in the train, cumulative";
+    let title = "RTTs on the train, cumulative";
     result.figures.push(cdf_figure("train-cdf", title, names, &samples));
     let moments = map_roots(&samples, context.master, Scene::moments);
     push_measured(grid, "train", names, &samples, &moments);
 
     let mut coincidences = coincidence_grid();
-    coincidence_row(&mut coincidences, "never both at once", &samples, context.master);
+    coincidence_row(&mut coincidences, "outages never overlap", &samples, context.master);
     for (part, roots, name, share) in [
         ("train-independent", 100, "independent", 0.0),
-        ("train-common-25", 60, "25 % common failures", 0.25),
-        ("train-common-50", 60, "50 % common failures", 0.5),
-        ("train-common-100", 60, "100 % common failures", 1.0),
+        ("train-common-25", 60, "25 % of outages shared", 0.25),
+        ("train-common-50", 60, "50 % of outages shared", 0.5),
+        ("train-common-100", 60, "all outages shared", 1.0),
     ] {
         let part = Part::fixed(part, roots);
         let samples = context.sample(part, train(Coincidence::Share(share)))?;
@@ -285,10 +285,10 @@ fn coincidence_grid() -> Grid {
         ("LTE 2, average", "ms"),
         ("ReMP, average", "ms"),
         ("ReMP, worst", "ms"),
-        ("share of the better average", "%"),
+        ("average / the better path's", "%"),
         ("reduction factor of the standard deviation", ""),
     ];
-    let title = "Redundancy in the train, by share of common failures (99 % intervals)";
+    let title = "Redundancy on the train, by percentage of shared outages (99 % intervals)";
     Grid::new("coincidence", title, &columns)
 }
 

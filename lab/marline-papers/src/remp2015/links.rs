@@ -9,7 +9,7 @@
 //! trip over LTE has no retransmission in it.
 //!
 //! *Train.* Each connection changes cells up to eight times a minute. A new cell has a new delay, 60 to 200 ms one
-//! way. One of four changes is seamless, because base stations forward packets. The others fail, and the connection is
+//! way. One in four changes is seamless, because base stations forward packets. The others fail, and the connection is
 //! lost for at least half a second, 1.8 s on average, at most 6 s. The correlation of the two connections is a separate
 //! choice ([`Coincidence`]).
 
@@ -20,7 +20,7 @@ use marline_lab::scenario::Event;
 use marline_lab::workload::{Gap, Workload};
 use marline_time::{Rng, SeedTree};
 
-/// Messages of a run, 100 ms apart, for the length of the published trace.
+/// Number of messages per run, sent 100 ms apart, for the length of the published trace.
 pub(super) const MESSAGES: usize = 1_000;
 /// Time between two messages, ms.
 const GAP_MS: f64 = 100.0;
@@ -35,9 +35,9 @@ pub(super) const WIFI_INDEPENDENT: &str = "rate=20M,delay=47.5ms,jitter=uniform:
 pub(super) const WIFI_SHORT: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=50s:4s:30%:0.1%";
 /// LTE at home.
 pub(super) const LTE: &str = "rate=10M,delay=77ms,jitter=uniform:33ms";
-/// LTE in the train. The delay comes from the cells.
+/// LTE on the train. The delay comes from the cells.
 const TRAIN: &str = "rate=10M,delay=130ms,jitter=uniform:20ms";
-/// Names of the paths in the train.
+/// Names of the paths on the train.
 pub(super) const TRAIN_PATHS: [&str; 2] = ["lte1", "lte2"];
 
 /// Cell changes of each connection per minute.
@@ -75,12 +75,12 @@ pub(crate) fn home_echoes(count: usize) -> Experiment {
     home_experiment(WIFI, LTE, count)
 }
 
-/// Echoes in the train, with connections that never fail at the same time, as the authors observed.
+/// Echoes on the train, with connections that never fail at the same time, as the authors observed.
 pub(crate) fn train_echoes(count: usize, seed: u64) -> Experiment {
     train_experiment(Coincidence::Never, count, seed)
 }
 
-/// End of the WiFi in the middle of a run.
+/// Failure of the WiFi in the middle of a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum WifiEnd {
     /// All packets are lost from one moment to the next.
@@ -94,7 +94,7 @@ pub(super) fn death_s(count: usize, rng: &mut impl Rng) -> f64 {
     lasts_s(count) * 0.1_f64.mul_add(rng.unit(), 0.45)
 }
 
-/// Echoes at home until the WiFi ends.
+/// Echoes at home until the WiFi fails.
 pub(super) fn wifi_loss_experiment(farewell: WifiEnd, count: usize, death_s: f64) -> Experiment {
     let mut experiment = home_experiment(WIFI, LTE, count);
     let events = &mut experiment.scenario.events;
@@ -118,7 +118,7 @@ pub(super) enum Coincidence {
     Share(f64),
 }
 
-/// An echo experiment with `count` messages in the train.
+/// An echo experiment with `count` messages on the train.
 pub(super) fn train_experiment(coincidence: Coincidence, count: usize, seed: u64) -> Experiment {
     let [first, second] = TRAIN_PATHS;
     let mut experiment = Experiment::over(&[(first, TRAIN), (second, TRAIN)], echoes(count));

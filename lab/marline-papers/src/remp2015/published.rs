@@ -37,6 +37,6 @@ pub(super) struct Published {
     pub(super) wifi_loss_percent: f64,
     pub(super) lte_loss_percent: f64,
     pub(super) lte_later_ms: f64,
-    /// Average in the train, as a percentage of the better path's.
+    /// Average on the train, as a percentage of the better path's.
     pub(super) train_share_left: f64,
 }

@@ -11,7 +11,7 @@ use crate::value::Value;
 
 /// Columns of Table 1.
 pub(super) const ALL: &[usize] = &[0, 1, 2];
-/// Columns of a line whose average chose a parameter.
+/// Columns of a line whose average was used to choose a parameter.
 pub(super) const WITHOUT_AVERAGE: &[usize] = &[1, 2];
 
 /// A line of the table.
@@ -23,7 +23,7 @@ pub(super) struct Line {
     pub(super) index: usize,
     /// Columns that are compared.
     pub(super) columns: &'static [usize],
-    /// Parameters that the line chose. `None`: the line is judged.
+    /// Parameters that were chosen to match the line. `None`: the line is judged.
     pub(super) fitted: Option<&'static str>,
 }
 

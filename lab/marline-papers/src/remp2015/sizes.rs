@@ -177,5 +177,5 @@ fn figure(name: &str, loss: usize, samples: &Samples<Cells>) -> Figure {
             sizes.map(|(size, (bytes, ..))| (f64::from(*bytes), average(size))).collect();
         plot = plot.line(scheduler, &points);
     }
-    plot.figure(name, "From writing the request to reading the one-byte answer.")
+    plot.figure(name, "Time from writing the request to reading the one-byte response.")
 }

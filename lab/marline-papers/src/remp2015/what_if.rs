@@ -1,10 +1,10 @@
 //! Computation of what-if values from captures, as the paper did for its single-path rows, and the reverse.
 //!
-//! The authors ran only redundancy and captured both interfaces. From the differences between the arrivals of the
-//! same packet on both subflows they computed the results of one path alone ([`alone`]). Plain TCP gives other
-//! results. A lagging path never sends data that was already delivered over the other path and acknowledged. This data
-//! is missing in the computation. The reverse takes the captures of two single-path runs with the same messages and
-//! computes the results of redundancy ([`redundant`]).
+//! The authors ran only redundancy and captured both interfaces. From the differences between the arrivals of the same
+//! packet on both subflows they computed the results of one path alone ([`single_path_round_trips`]). Plain TCP gives
+//! other results. A lagging path never sends data that was already delivered over the other path and acknowledged. This
+//! data is missing in the computation. The reverse takes the captures of two single-path runs with the same messages
+//! and computes the results of redundancy ([`redundant_round_trips`]).
 //!
 //! Both computations use only [`Arrivals`], which come from the segments on the wire ([`SegmentLog`]), not from
 //! the program. The computed cases are also run on the same links, to show the error of the computation.
@@ -106,7 +106,7 @@ fn earlier_of(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 /// Computes the round-trip times of redundancy from two runs on one path each. The request and its answer each arrive
 /// over the faster path, with their times in the two runs. Data is read in order. Messages that neither path carried
 /// are left out.
-pub(super) fn redundant(sent_ms: &[f64], runs: [&Arrivals; 2]) -> Vec<f64> {
+pub(super) fn redundant_round_trips(sent_ms: &[f64], runs: [&Arrivals; 2]) -> Vec<f64> {
     let (mut asked, mut read) = (f64::NEG_INFINITY, f64::NEG_INFINITY);
     let mut round_trips = Vec::new();
     for (message, sent_ms) in sent_ms.iter().enumerate() {
@@ -123,7 +123,11 @@ pub(super) fn redundant(sent_ms: &[f64], runs: [&Arrivals; 2]) -> Vec<f64> {
 /// Computes the round-trip times of one path alone from a redundant run, as the sum of the times of both
 /// directions on that path. The answer starts when the request has arrived over the faster path. `None`: the path did
 /// not carry both.
-pub(super) fn alone(sent_ms: &[f64], path: &Arrivals, other: &Arrivals) -> Vec<Option<f64>> {
+pub(super) fn single_path_round_trips(
+    sent_ms: &[f64],
+    path: &Arrivals,
+    other: &Arrivals,
+) -> Vec<Option<f64>> {
     let round_trip = |(message, sent_ms): (usize, &f64)| {
         let (up, down) = (path.up[message]?, path.down[message]?);
         let asked = earlier_of(Some(up), other.up[message])?;
@@ -201,13 +205,13 @@ impl ComparedResults {
         // A single-path run has one path, index 0.
         let of_singles = [singles[0].arrivals(0), singles[1].arrivals(0)];
         let computed = [(0, 1), (1, 0)].map(|(path, other): (usize, usize)| {
-            alone(&both.sent_ms, &of_both[path], &of_both[other])
+            single_path_round_trips(&both.sent_ms, &of_both[path], &of_both[other])
         });
         let missing = [0, 1].map(|path: usize| {
             computed[path].iter().filter(|round_trip| round_trip.is_none()).count() as u64
         });
         let known = |path: usize| computed[path].iter().copied().flatten().collect::<Vec<f64>>();
-        let together = redundant(&both.sent_ms, [&of_singles[0], &of_singles[1]]);
+        let together = redundant_round_trips(&both.sent_ms, [&of_singles[0], &of_singles[1]]);
         Ok(ComparedResults {
             run: [&singles[0], &singles[1], &both]
                 .map(|run| Moments::from_latencies(&run.latencies_ms)),
@@ -288,7 +292,7 @@ pub(super) fn run_train(
 /// Number of [`principle_rows`].
 const PRINCIPLES: usize = 2;
 
-/// What redundancy is said to do, judged at home.
+/// What the paper says that redundancy does, judged at home.
 fn principle_rows(
     file: &PaperFile<Published>,
     samples: &Samples<ComparedResults>,
@@ -396,7 +400,7 @@ fn train_rows(
             .paper(paper.train_share_left, "%")
             .estimate(&left, "%")
             .within_of_paper(share)
-            .mark_fitted("both averages chose parameters: the cells' delays and the gaps"),
+            .mark_fitted("the cells' delays and the gaps, from both averages"),
         Row::new("ReMP: reduction factor of the standard deviation")
             .statement("train-deviation")
             .paper(published_factor, "")
@@ -441,13 +445,13 @@ mod tests {
         let first = arrivals(&[90.0, 140.0], &[100.0, 150.0]);
         let second = arrivals(&[20.0, 115.0], &[80.0, 175.0]);
         // First message: 20 up (second path), 10 down (first path). Second message: 115 up, 10 down.
-        assert_eq!(redundant(&[0.0, 100.0], [&first, &second]), [30.0, 25.0]);
+        assert_eq!(redundant_round_trips(&[0.0, 100.0], [&first, &second]), [30.0, 25.0]);
         // The second message arrives before the first and waits for it.
         let late = arrivals(&[500.0, 110.0], &[510.0, 120.0]);
-        assert_eq!(redundant(&[0.0, 100.0], [&late, &late]), [510.0, 410.0]);
+        assert_eq!(redundant_round_trips(&[0.0, 100.0], [&late, &late]), [510.0, 410.0]);
         let none = Arrivals { up: vec![None; 2], down: vec![None; 2] };
-        assert_eq!(redundant(&[0.0, 100.0], [&first, &none]), [100.0, 50.0]);
-        assert!(redundant(&[0.0, 100.0], [&none, &none]).is_empty());
+        assert_eq!(redundant_round_trips(&[0.0, 100.0], [&first, &none]), [100.0, 50.0]);
+        assert!(redundant_round_trips(&[0.0, 100.0], [&none, &none]).is_empty());
     }
 
     #[test]
@@ -455,10 +459,10 @@ mod tests {
         let first = arrivals(&[20.0], &[50.0]);
         let second = arrivals(&[70.0], &[90.0]);
         // The server answers at 20. The times are 20 up and 30 down, and 70 up and 70 down.
-        assert_eq!(alone(&[0.0], &first, &second), [Some(50.0)]);
-        assert_eq!(alone(&[0.0], &second, &first), [Some(140.0)]);
+        assert_eq!(single_path_round_trips(&[0.0], &first, &second), [Some(50.0)]);
+        assert_eq!(single_path_round_trips(&[0.0], &second, &first), [Some(140.0)]);
         let none = Arrivals { up: vec![None], down: vec![Some(9.0)] };
-        assert_eq!(alone(&[0.0], &none, &first), [None]);
+        assert_eq!(single_path_round_trips(&[0.0], &none, &first), [None]);
     }
 
     #[test]
@@ -469,7 +473,7 @@ mod tests {
         let near = |a: f64, b: f64| (a - b).abs() < 1e-3;
         let one = CapturedRun::run(&experiment, &wifi, &root).expect("a run");
         let path = one.arrivals(0);
-        let computed = redundant(&one.sent_ms, [&path, &path]);
+        let computed = redundant_round_trips(&one.sent_ms, [&path, &path]);
         assert_eq!(computed.len(), 200);
         assert!(computed.iter().zip(&one.latencies_ms).all(|(a, b)| near(*a, *b)));
         // In a redundant run, the earlier arrivals determine the program's latencies.

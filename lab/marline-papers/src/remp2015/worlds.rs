@@ -3,14 +3,14 @@
 //!
 //! | parameter | range |
 //! |---|---|
-//! | round trip of the WiFi | 20 to 120 ms, even |
-//! | jitter of the WiFi, each direction (half the spread) | 1 to 10 ms, even |
-//! | good periods, on average | 10 to 120 s, logarithmic |
-//! | bad periods, on average | 0.2 to 15 s, logarithmic |
-//! | loss in bad periods | 10 to 60 %, even |
-//! | loss in good periods | 0.05 to 0.5 %, logarithmic |
-//! | round trip of LTE | 40 to 160 ms, even |
-//! | jitter of LTE, each direction (half the spread) | 3 to 33 ms, even |
+//! | round trip of the WiFi | 20 to 120 ms, uniform |
+//! | jitter of the WiFi, each direction (half the spread) | 1 to 10 ms, uniform |
+//! | good periods, on average | 10 to 120 s, log-uniform |
+//! | bad periods, on average | 0.2 to 15 s, log-uniform |
+//! | loss in bad periods | 10 to 60 %, uniform |
+//! | loss in good periods | 0.05 to 0.5 %, log-uniform |
+//! | round trip of LTE | 40 to 160 ms, uniform |
+//! | jitter of LTE, each direction (half the spread) | 3 to 33 ms, uniform |
 //!
 //! LTE loses 0.1 %, as the paper cites. The ranges contain the values that the paper and its reference report for
 //! homes (WiFi with 1 to 3 % total loss, 15 ms between the two) and extend beyond them. The draws depend on the number

@@ -68,7 +68,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
     let log = SegmentLog::for_paths(&paths);
     paths.world.observe(Box::new(log));
     paths.world.run_until(START + begins + Duration::from_secs(2));
-    let log = paths.world.observer::<SegmentLog>().context("the world has no observer")?;
+    let log = paths.world.observer::<SegmentLog>().context("the simulation has no observer")?;
     let zero = START + begins;
     let dead_ms = (dies.as_secs_f64() - begins.as_secs_f64()) * 1e3;
     let from_ms = dead_ms.min(0.0);
@@ -85,7 +85,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
     }
     let name = format!("timing-{}-{}", drawn.name, variant.name.to_lowercase());
     let caption = format!(
-        "Like figure {} of the paper; every arrow is a packet of the simulation, a cross is a loss. \
+        "Like figure {} of the paper. Every arrow is a simulated packet; a cross is a loss. \
          Segments and the range of a DATA_ACK are counted from the beginning of the burst.",
         drawn.figure
     );
@@ -95,7 +95,7 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
 /// Bytes of payload of a full segment.
 const SEGMENT: u64 = 1_428;
 
-/// Number of the segment in the burst, or the acknowledged part of the burst.
+/// Segment number in the burst, or the acknowledged part of the burst.
 fn label(segment: &Segment, before: u64) -> String {
     match (segment.stream_offset, segment.data_acked) {
         (Some(at), _) if at >= before => format!("#{}", 1 + (at - before) / SEGMENT),

@@ -78,7 +78,7 @@ pub(super) fn reproduce(
             |root| measure(context, root, &settings),
             |samples| rows(file, &setting_samples(&settings, samples)),
         )?;
-        let title = format!("{name}: WLAN dies; the affected burst (99 % intervals)");
+        let title = format!("{name}: burst affected when WLAN dies (99 % intervals)");
         all.tables.push(Table::new(part.name, title, rows));
         measured.push((settings, samples));
     }
@@ -175,7 +175,7 @@ fn handover(context: &Context<'_>) -> anyhow::Result<Grid> {
         };
         App::STUDIED.into_iter().map(time).collect::<anyhow::Result<Vec<f64>>>()
     })?;
-    let title = "One path at a time, the client reconnects after 3 s: the same burst, which may begin later than WLAN \
+    let title = "One path at a time, the client reconnects after 3 s: the same burst, which may begin after WLAN \
                  dies (99 % intervals)";
     let mut grid = Grid::new("handover", title, &[("burst", ""), ("completion", "ms")]);
     for (number, app) in App::STUDIED.into_iter().enumerate() {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::traffic::{LTE, Repetition, Trace, WLAN};
 use super::watch::{BurstObserver, Repeats, rounded};
 
-/// How long packets are counted, from the death of WLAN or the writing of the burst, whichever is later.
+/// How long packets are counted after WLAN dies or the burst is written, whichever is later.
 const COUNTED: Duration = Duration::from_secs(3);
 /// Time from the start of the observation to the last burst before the failure.
 const OBSERVATION_LEAD: Duration = Duration::from_millis(20);
@@ -38,7 +38,8 @@ pub(super) struct AffectedBurst {
     pub(super) lost: bool,
     /// Data of the burst that was sent again.
     pub(super) repeats: Repeats,
-    /// Share of the packets with data on 4G before WLAN died, from the start of the last burst before it.
+    /// Share of the data packets that were on 4G before WLAN died, counted from the start of the last burst before
+    /// that.
     pub(super) lte_share: f64,
     /// Smoothed round trip of WLAN when it died, ms.
     pub(super) srtt_ms: f64,
@@ -103,14 +104,17 @@ pub(super) fn run(
     let srtt_ms = wlan_srtt_ms(&paths);
     // The burst in flight, or else the next one.
     let hit = paths.client_report(0).context("cannot find the connection")?.received.len();
-    anyhow::ensure!(hit >= last, "a burst takes too long");
+    anyhow::ensure!(hit >= last, "a burst before the failure is still incomplete");
     let (at, bytes) = *trace.bursts.get(hit).context("the trace has no burst after the failure")?;
     let from = dies.max(START + at);
     let read = until_read(&mut paths, hit, from + BURST_TIMEOUT)?;
     paths.world.run_until(read.max(from + COUNTED));
     let report = paths.client_report(0).context("cannot find the connection")?;
-    anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
-    let watch = paths.world.observer::<BurstObserver>().context("the world has no observer")?;
+    if let Some(byte) = report.wrong_at {
+        anyhow::bail!("received data differs from sent data at byte {byte}");
+    }
+    let watch =
+        paths.world.observer::<BurstObserver>().context("the simulation has no observer")?;
     let before: u64 = trace.bursts[last..hit].iter().map(|(_, bytes)| *bytes).sum();
     let first_lost = watch.first_lost(before, bytes);
     let (air_packets, air_bytes) = watch.sent_on_air_until(before, bytes, from + COUNTED);
@@ -157,7 +161,8 @@ pub(super) fn time_of_share(
     let watch = BurstObserver::new(&paths);
     paths.world.observe(Box::new(watch));
     until_read(&mut paths, number, START + at + BURST_TIMEOUT)?;
-    let watch = paths.world.observer::<BurstObserver>().context("the world has no observer")?;
+    let watch =
+        paths.world.observer::<BurstObserver>().context("the simulation has no observer")?;
     let wanted = (share * bytes as f64).ceil().max(1.0) as u64;
     Ok(watch.time_of(wanted).context("the burst never arrived")?.since(START))
 }

@@ -77,7 +77,8 @@ impl BurstExperiment {
         }
         let read = read(&paths).context("the burst never arrived")?;
         paths.world.run_until(Instant::max(read, begins) + Duration::from_secs(2));
-        let watch = paths.world.observer::<BurstObserver>().context("the world has no observer")?;
+        let watch =
+            paths.world.observer::<BurstObserver>().context("the simulation has no observer")?;
         Ok(BurstResults {
             completion_ms: rounded(read.since(begins)),
             sent: watch.sent().to_vec(),

@@ -20,7 +20,7 @@ const TAIL: f64 = 0.9;
 /// Maximum difference of the times of two packets that one event caused, ms.
 const SAME_EVENT_MS: f64 = 1.0;
 
-fn judged<'a, 'b>(
+fn find_samples<'a, 'b>(
     all: &'b [SettingSamples<'a>],
     app: App,
     place: FailurePlacement,
@@ -53,7 +53,7 @@ fn with_gain(row: Row, file: &File, of: &SettingSamples<'_>) -> anyhow::Result<R
     Ok(row.require_also(&saved, RequiredRange::at_least(least), words))
 }
 
-fn improved(id: &'static str, file: &File, of: &SettingSamples<'_>) -> anyhow::Result<Row> {
+fn improvement_row(id: &'static str, file: &File, of: &SettingSamples<'_>) -> anyhow::Result<Row> {
     let faster = of.share(|pair| pair.saved_ms() > 0.0);
     Ok(Row::new(format!("{}: share of the time saved by TLP-MP", of.setting.case.app.name()))
         .statement(id)
@@ -80,7 +80,7 @@ fn overhead(id: &'static str, of: &SettingSamples<'_>) -> Row {
 
 pub(super) fn docs(file: &File, all: &[SettingSamples<'_>]) -> anyhow::Result<Vec<Row>> {
     let mut rows = docs_events(file, all)?;
-    let of = judged(all, App::Docs, FailurePlacement::Independent)?;
+    let of = find_samples(all, App::Docs, FailurePlacement::Independent)?;
     let published = &file.published;
     let share = file.tolerance("share")?;
     let percent = |pair: &Pair| 100.0 * pair.saved_share();
@@ -101,7 +101,7 @@ pub(super) fn docs(file: &File, all: &[SettingSamples<'_>]) -> anyhow::Result<Ve
             .paper(100.0 * published.docs_largest_share, "%")
             .estimate(&of.mean_over_roots(percent, largest), "%")
             .within_of_paper(share),
-        Row::new("Docs: largest less smallest share saved in a set")
+        Row::new("Docs: largest minus smallest share saved in a set")
             .statement("docs-gain-varies")
             .paper_claim("the gain varies")
             .estimate(&of.mean_over_roots(percent, |all| largest(all) - least(all)), "%")
@@ -112,7 +112,7 @@ pub(super) fn docs(file: &File, all: &[SettingSamples<'_>]) -> anyhow::Result<Ve
 
 /// Statements about the packets of a burst of Docs.
 fn docs_events(file: &File, all: &[SettingSamples<'_>]) -> anyhow::Result<Vec<Row>> {
-    let of = judged(all, App::Docs, FailurePlacement::Independent)?;
+    let of = find_samples(all, App::Docs, FailurePlacement::Independent)?;
     let always = file.tolerance("always")?;
     let row = |id: &'static str, what: &str, claim: &str, holds: &dyn Fn(&Pair) -> bool| {
         let row = Row::new(format!("Docs: share of the runs in which {what}")).statement(id);
@@ -150,9 +150,9 @@ fn docs_events(file: &File, all: &[SettingSamples<'_>]) -> anyhow::Result<Vec<Ro
 
 pub(super) fn maps(file: &File, all: &[SettingSamples<'_>]) -> anyhow::Result<Vec<Row>> {
     let improvement = file.tolerance("improved")?;
-    let free = judged(all, App::Maps, FailurePlacement::Independent)?;
-    let within = judged(all, App::Maps, FailurePlacement::Within)?;
-    let seen = judged(all, App::Maps, FailurePlacement::AsObserved)?;
+    let free = find_samples(all, App::Maps, FailurePlacement::Independent)?;
+    let within = find_samples(all, App::Maps, FailurePlacement::Within)?;
+    let seen = find_samples(all, App::Maps, FailurePlacement::AsObserved)?;
     // Within a burst the probe's timer starts again with each ACK.
     let probe_rtts = free.ratio(|pair| {
         let at = pair.standard.repeats.probe_ms.filter(|_| pair.standard.position >= 1.0);
@@ -184,7 +184,7 @@ pub(super) fn maps(file: &File, all: &[SettingSamples<'_>]) -> anyhow::Result<Ve
             .paper_claim("by position")
             .estimate(&within.ratio_of_groups(copied, |pair| pair.standard.position >= 0.5), "")
             .at_most(1.0 - improvement),
-        improved("maps-improved", file, seen)?,
+        improvement_row("maps-improved", file, seen)?,
         Row::new("Maps: second packet repeated on 4G, share of the wait saved by TLP-MP")
             .statement("maps-rest-sooner")
             .paper_claim("faster")
@@ -195,7 +195,7 @@ pub(super) fn maps(file: &File, all: &[SettingSamples<'_>]) -> anyhow::Result<Ve
 }
 
 pub(super) fn netflix(file: &File, all: &[SettingSamples<'_>]) -> anyhow::Result<Vec<Row>> {
-    let of = judged(all, App::Netflix, FailurePlacement::AsObserved)?;
+    let of = find_samples(all, App::Netflix, FailurePlacement::AsObserved)?;
     let sooner = of.ratio(|pair| {
         let of = pair.standard.repeats.copy_ms.zip(pair.multipath.repeats.copy_ms);
         of.map(|(standard, multipath)| (100.0 * (standard - multipath), standard))
@@ -206,7 +206,7 @@ pub(super) fn netflix(file: &File, all: &[SettingSamples<'_>]) -> anyhow::Result
             .paper_claim("all")
             .estimate(&of.share(|pair| pair.standard.lte_share > 0.0), "")
             .at_least(file.tolerance("always")?),
-        improved("netflix-improved", file, of)?,
+        improvement_row("netflix-improved", file, of)?,
         Row::new("Netflix: first packet repeated on 4G, share of the wait saved by TLP-MP")
             .statement("netflix-probe-on-4g")
             .paper_claim("at the probe, not the timer")
@@ -217,8 +217,8 @@ pub(super) fn netflix(file: &File, all: &[SettingSamples<'_>]) -> anyhow::Result
 
 /// The conclusion about all scenarios. Maps has its own row.
 pub(super) fn conclusion(file: &File, all: &[SettingSamples<'_>]) -> anyhow::Result<Row> {
-    let docs = judged(all, App::Docs, FailurePlacement::Independent)?;
-    let netflix = judged(all, App::Netflix, FailurePlacement::AsObserved)?;
+    let docs = find_samples(all, App::Docs, FailurePlacement::Independent)?;
+    let netflix = find_samples(all, App::Netflix, FailurePlacement::AsObserved)?;
     let row = overhead("no-overhead-on-failure", netflix).require_also(
         &docs.mean(Pair::more_bytes),
         RequiredRange::at_most(0.0),

@@ -46,7 +46,7 @@ pub(super) struct Repeats {
     pub(super) timer_ms: Option<f64>,
     /// First segment on 4G that WLAN had carried.
     pub(super) copy_ms: Option<f64>,
-    /// Second one.
+    /// Second such segment.
     pub(super) rest_ms: Option<f64>,
     /// Bytes of all such segments, including headers.
     pub(super) copied_bytes: u64,
@@ -111,7 +111,7 @@ impl BurstObserver {
         of_burst.fold((0, 0), |(packets, bytes), sent| (packets + 1, bytes + sent.wire_bytes))
     }
 
-    /// Repetitions of a burst's data after `after`, until `until`.
+    /// Repetitions of a burst's data between `after` and `until`.
     pub(super) fn repeats(&self, from: u64, bytes: u64, after: Instant, until: Instant) -> Repeats {
         let mut repeats = Repeats::default();
         let (mut on_wlan, mut on_lte) = (BTreeSet::new(), BTreeSet::new());

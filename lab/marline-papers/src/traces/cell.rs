@@ -32,7 +32,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Value of one of the five figures.
+    /// Value of one of the five metrics.
     pub(super) fn figure(&self, figure: Figure) -> f64 {
         figure.value_in(&self.echo, &self.burst, self.goodput)
     }

@@ -32,9 +32,9 @@ struct Goals {
     variant: usize,
     /// The paths, as named in the titles of the rows.
     paths: &'static str,
-    /// Cases in which a figure is worse than on the better path alone, percent.
+    /// Cases in which a metric is worse than on the better path alone, percent.
     worse_percent: f64,
-    /// Quantiles 50, 90 and 99 of bursts, in multiples of the clairvoyant bound.
+    /// 50th, 90th and 99th percentiles of burst times, in multiples of the clairvoyant bound.
     bursts: [f64; 3],
     /// Goodput relative to the better path: median and minimum.
     goodput: [f64; 2],
@@ -68,7 +68,7 @@ pub(super) fn tables(
         Table::new(name, title, half.mark_fitted_rows(rows.collect()))
     };
     let halves = [
-        (PairSubset::Judged, "held-out", "Pairs held out, under the same congestion control"),
+        (PairSubset::Judged, "held-out", "Held-out pairs, under the same congestion control"),
         (PairSubset::Tuned, "tuned", "Pairs used for tuning, under the same congestion control"),
     ];
     Ok(halves.into_iter().map(table).collect())
@@ -111,9 +111,8 @@ impl Half<'_> {
             };
             (self.cases(root).filter(is).count() as u64, self.cases(root).count() as u64)
         });
-        let what = format!(
-            "{paths}: cases with any of the five figures worse than on the better path alone"
-        );
+        let what =
+            format!("{paths}: cases worse than the better path alone in any of the five metrics");
         let mut rows = vec![Row::new(what).estimate(&worse.percent(), "%").at_most(*worse_percent)];
         let quantiles: [(&str, RatioToBound); 3] = [
             ("p50", Quantiles::p50_ratio),

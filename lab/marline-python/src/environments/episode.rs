@@ -12,7 +12,7 @@ use marline_lab::policies;
 use marline_lab::workload::Workload;
 use marline_sim::{NodeId, Paths, Report};
 
-use super::steered::{SteeredScheduler, SteeringAction, path_of};
+use super::steered_scheduler::{SteeredScheduler, SteeringAction, path_of};
 
 /// Name of the scheduler within a run.
 const STEERED_NAME: &str = "steered";

@@ -73,7 +73,7 @@ impl PyScheduler {
 impl Scheduler for PyScheduler {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
         let decide = |object: &Bound<'_, PyAny>, view: Bound<'_, PyAny>| {
-            allowed(decision(&object.call_method1("next_send", (view,))?, cx.unsent)?, cx)
+            check_decision(decision(&object.call_method1("next_send", (view,))?, cx.unsent)?, cx)
         };
         self.call_method(cx, decide).unwrap_or(Decision::Wait)
     }
@@ -95,7 +95,7 @@ impl Scheduler for PyScheduler {
             if answer.is(py.NotImplemented()) {
                 return Ok(classes::reinject(item, cx));
             }
-            let decision = allowed(decision(&answer, item.range)?, cx)?;
+            let decision = check_decision(decision(&answer, item.range)?, cx)?;
             // Only part of the item is sent.
             let within = |(_, range): (_, DataRange)| !range.intersection(&item.range).is_empty();
             Ok(if decision.data().is_none_or(within) { decision } else { Decision::Wait })
@@ -194,7 +194,7 @@ fn decision(answer: &Bound<'_, PyAny>, all: DataRange) -> PyResult<Decision> {
 ///
 /// # Errors
 /// The subflow does not exist, or cannot carry this data.
-fn allowed(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> {
+fn check_decision(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> {
     let (subflow, range) = match decision {
         Decision::Repair { subflow, range } if cx.repairs => (subflow, range),
         Decision::Repair { .. } => return Ok(Decision::Wait),
@@ -229,7 +229,7 @@ fn allowed(decision: Decision, cx: &SchedulerContext<'_>) -> PyResult<Decision> 
     if fresh || repair {
         return Ok(decision);
     }
-    wrong(format!("subflow {} has already carried {} to {}", subflow.0, start.0, range.end.0))
+    wrong(format!("subflow {} has already carried bytes {} to {}", subflow.0, start.0, range.end.0))
 }
 
 /// Converts one of `marline.Reinject`, `Suspect`, `Penalize`.

@@ -8,7 +8,7 @@ const DATA_BYTES: usize = 1_500;
 const ACK_BYTES: usize = 72;
 /// Initial RTT estimate of the first path, which was in use earlier.
 const RTT: Duration = Duration::from_millis(96);
-/// Time after which a missing answer triggers a hedged copy: the RTT plus three times the jitter's deviation.
+/// Time after which a missing acknowledgment triggers a hedged copy: the RTT plus three times the jitter's deviation.
 const HEDGE_DELAY: Duration = Duration::from_millis(108);
 /// Silence after which the other path is used, and interval between repetitions.
 const PROBE_DELAY: Duration = Duration::from_millis(120);
@@ -38,9 +38,9 @@ pub(crate) enum Protection {
 /// A packet of the model.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Number of a packet of the burst.
+    /// A packet of the burst, by its number.
     Data(usize),
-    /// Number of a repair.
+    /// A repair, by its number.
     Repair(usize),
     /// Acknowledgment of a packet on this path, and true if the receiver has the whole burst.
     Ack(Option<usize>, bool),
@@ -89,7 +89,7 @@ impl Paths {
     }
 }
 
-/// A random moment within the sending of a burst.
+/// A random moment while a burst is sent.
 pub(crate) fn moment(packets: usize, rng: &mut impl Rng) -> Duration {
     // 0.6 ms per packet, plus the transit time of the last one.
     Duration::from_millis(1).mul_f64((0.6 * packets as f64 + 40.0) * rng.unit())

@@ -1,5 +1,5 @@
 //! Estimate of the benefit of coding: bursts of 1 to 70 packets on the link models, repaired by different methods with
-//! equal extra bytes. docs/decisions/coding.md is based on its output.
+//! the same number of extra bytes. docs/decisions/coding.md is based on its output.
 //!
 //! `cargo run --release -p marline-sim --example coding [BURSTS]` (default: 1000 bursts of each kind).
 //!
@@ -7,7 +7,7 @@
 //! model that favors coding: an ideal code (any n of n + k packets are enough), a window that is always open, a peer
 //! that immediately reports the missing packets, and repair packets without headers or computing time. Every method
 //! uses the same recovery: a segment counts as lost, and is sent again, when three later ones are acknowledged or 1.25
-//! RTT have passed; unanswered data is sent over the other path after 1.25 RTT.
+//! RTT have passed; unacknowledged data is sent over the other path after 1.25 RTT.
 
 mod burst;
 

@@ -17,7 +17,7 @@ const LOSSES: [f64; 4] = [1.0, 3.0, 5.0, 10.0];
 const DEADLINES_MS: [u64; 3] = [50, 100, 150];
 const DELAYS_MS: [[u64; 2]; 2] = [[8, 30], [20, 20]];
 
-fn named(loss: [f64; 2]) -> String {
+fn loss_name(loss: [f64; 2]) -> String {
     format!("{} + {}", loss[0], loss[1])
 }
 
@@ -29,7 +29,7 @@ fn scenes(seconds: u64, losses: Option<&str>, rate: Option<f64>) -> Vec<Scene> {
             scenes.extend(RATES.map(|rate| Scene { rate, loss, delay_ms, seconds }));
         }
     }
-    scenes.retain(|scene| losses.is_none_or(|losses| losses == named(scene.loss)));
+    scenes.retain(|scene| losses.is_none_or(|losses| losses == loss_name(scene.loss)));
     scenes.retain(|scene| rate.is_none_or(|rate| rate == scene.rate));
     scenes
 }
@@ -44,7 +44,7 @@ fn print(scene: &Scene, outcomes: &[Outcome]) {
              {half:.2} | {:.2} | {:.0} | {} |",
             scene.delay_ms[0],
             scene.delay_ms[1],
-            named(scene.loss),
+            loss_name(scene.loss),
             scene.rate,
             mean(&outcome.both),
             outcome.price,

@@ -63,7 +63,7 @@ impl Outcome {
     }
 }
 
-/// The 97.5 % quantile of Student's distribution for this many samples.
+/// The 97.5th percentile of Student's distribution for this many samples.
 fn student(samples: usize) -> f64 {
     const QUANTILES: [f64; 10] =
         [f64::INFINITY, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];

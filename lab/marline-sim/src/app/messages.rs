@@ -19,7 +19,7 @@ use super::{App, Call, Report, Socket};
 pub struct Message {
     /// Workload of the message.
     pub flow: u16,
-    /// Number of the message within its workload.
+    /// Message number within its workload.
     pub index: u32,
     /// Size in bytes, at least 1.
     pub bytes: u64,
@@ -60,7 +60,7 @@ pub trait Plan: core::fmt::Debug {
     /// Called when a message counts as sent.
     fn on_sent(&mut self, now: Instant, message: &Message);
 
-    /// Called when a message of the peer has been read.
+    /// Called when a message from the peer has been read.
     fn on_message(&mut self, now: Instant, message: &Message);
 
     /// Requests to other connections of the host.

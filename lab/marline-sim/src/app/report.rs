@@ -19,7 +19,7 @@ pub struct Report {
     pub written: u64,
     /// Number of bytes read.
     pub read: u64,
-    /// Offset of the first wrong byte.
+    /// Offset of the first byte that differs from the expected content.
     pub wrong_at: Option<u64>,
     /// Time at which the application was first woken on an open connection.
     pub opened_at: Option<Instant>,

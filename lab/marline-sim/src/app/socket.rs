@@ -16,7 +16,7 @@ pub enum SocketStatus {
     Closed(CloseReason),
 }
 
-/// Request of an application that concerns another connection of its host.
+/// Request from an application that concerns another connection of its host.
 #[derive(Debug)]
 pub enum Call {
     /// Wake the application of a connection.
@@ -80,7 +80,7 @@ impl<'a> Socket<'a> {
     /// See [`Endpoint::write`].
     ///
     /// # Errors
-    /// Those of the endpoint.
+    /// The endpoint's error.
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, WriteError> {
         self.endpoint.write(self.now, self.id, bytes)
     }
@@ -88,7 +88,7 @@ impl<'a> Socket<'a> {
     /// See [`Endpoint::write_static`].
     ///
     /// # Errors
-    /// Those of the endpoint.
+    /// The endpoint's error.
     pub fn write_static(&mut self, bytes: &'static [u8]) -> Result<usize, WriteError> {
         self.endpoint.write_static(self.now, self.id, bytes)
     }
@@ -96,7 +96,7 @@ impl<'a> Socket<'a> {
     /// See [`Endpoint::read`].
     ///
     /// # Errors
-    /// Those of the endpoint.
+    /// The endpoint's error.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, ReadError> {
         self.endpoint.read(self.now, self.id, out)
     }

@@ -113,7 +113,7 @@ impl Host {
     /// Opens a connection for `app`.
     ///
     /// # Errors
-    /// Those of the endpoint.
+    /// The endpoint refuses the connection.
     pub fn connect(
         &mut self,
         now: Instant,

@@ -20,7 +20,7 @@ fn all<const N: usize>(links: [&str; 2], schedulers: [&str; N]) -> [Outcome; N] 
 }
 
 #[test]
-fn a_steady_path_needs_no_second_one_but_by_xlink() {
+fn only_xlink_uses_a_second_path_next_to_a_steady_one() {
     let [xlink, peekaboo, paaf, augur] = all(SCENES[0].1, PUBLISHED);
     // A small message is always urgent, so XLINK always repeats it.
     assert!((1.0..1.1).contains(&xlink.shares[1]), "{:?}", xlink.shares);
@@ -31,7 +31,7 @@ fn a_steady_path_needs_no_second_one_but_by_xlink() {
 }
 
 #[test]
-fn where_segments_are_lost_in_bursts_all_are_faster_than_lowest_rtt_at_their_own_price() {
+fn published_schedulers_beat_lowest_rtt_under_bursty_loss_at_different_costs() {
     let [_, (_, links), ..] = SCENES;
     let [lowest, redundant] = all(links, ["lowest-rtt", "redundant"]);
     let [xlink, peekaboo, paaf, augur] = all(links, PUBLISHED);

@@ -69,7 +69,7 @@ fn subflows_that_find_that_they_share_a_bottleneck_take_less_than_two_shares() {
 
 /// Two links of unequal quality: all the bandwidth is still used.
 #[test]
-fn on_paths_of_their_own_coupled_subflows_fill_both() {
+fn coupled_subflows_on_separate_paths_fill_both() {
     for name in ["lia", "olia", "balia", "cubic-westwood"] {
         let links = ["rate=20M,delay=20ms,queue=40ms", "rate=10M,delay=30ms,queue=60ms"];
         let config = PathsConfig::new(links.map(link).to_vec(), connection(name));

@@ -1,4 +1,4 @@
-//! Test of echoes over WiFi that loses single packets, with an LTE that is four times as slow.
+//! Test of echoes over WiFi that loses single packets, and LTE that is four times as slow.
 
 use marline_core::ConnectionConfig;
 use marline_sim::{Echo, EchoServer, Paths, PathsConfig};

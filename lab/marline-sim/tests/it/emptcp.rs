@@ -23,7 +23,7 @@ fn scene(links: &[&str], scheduler: &str, path_manager: &str, bytes: u64) -> Pat
     let mut config = PathsConfig::new(links, connection);
     config.backup = vec![false, path_manager != "full-mesh"];
     config.backup.truncate(config.links.len());
-    // A client that only receives would not notice otherwise that its path died.
+    // A client that only receives would otherwise not notice that its path died.
     config.client.receive_timer = Some(ReceiveTimer::with_probes());
     let mut paths = Paths::new(&config, SeedTree::new(1));
     paths.listen(Box::new(move |_| Box::new(Bulk::new(Amount::Bytes(bytes), 1, 2))));
@@ -142,7 +142,7 @@ fn cellular_is_opened_while_wifi_is_slow_and_suspended_by_a_priority_afterwards(
 }
 
 #[test]
-fn wifi_that_dies_is_replaced_at_once() {
+fn wifi_that_dies_is_replaced_immediately() {
     let wifi = wifi("20M");
     let mut paths = scene(&[&wifi, LTE], "min-rtt", "emptcp", 10_000 * MB);
     paths.schedule_path_change(Instant::from_secs(10), 0, false);

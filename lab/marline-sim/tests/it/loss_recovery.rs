@@ -2,7 +2,7 @@
 //! chosen packets are lost.
 //!
 //! One path of 20 ms is so fast that a burst takes no time to send. Bursts are one second apart, and chosen packets of
-//! the last one are lost. Times count from its writing.
+//! the last one are lost. Times count from when it is written.
 
 use core::any::Any;
 
@@ -29,7 +29,7 @@ fn begins(burst: usize) -> Instant {
     Instant::from_secs(1) + ms(1_000) * burst as u32
 }
 
-/// Data segments of the server: time and absolute sequence number.
+/// Data segments from the server: time and absolute sequence number.
 #[derive(Debug)]
 struct Log {
     server: NodeId,

@@ -91,7 +91,7 @@ fn each_direction_has_its_own() {
 }
 
 #[test]
-fn a_hole_that_opens_under_full_segments_is_survived_and_a_message_makes_it_short() {
+fn an_mtu_black_hole_is_survived_and_icmp_shortens_it() {
     let at = Instant::from_millis(300);
     let [told, hole] = ["", ":silent"]
         .map(|silent| download(&[FAST], Some((at, &format!("{FAST},mtu=1280B{silent}")))));
@@ -105,7 +105,7 @@ fn a_hole_that_opens_under_full_segments_is_survived_and_a_message_makes_it_shor
 }
 
 #[test]
-fn less_than_the_base_size_passes_where_it_is_said_and_else_the_other_path_has_it() {
+fn small_mtus_work_with_icmp_and_otherwise_data_moves_to_another_path() {
     let told = download(&[&format!("{FAST},mtu=600B")], None);
     assert!(told.done.is_some() && told.mss[0] <= 560, "{told:?}");
     let beside = download(&[&format!("{FAST},mtu=600B:silent"), "rate=10M,delay=30ms"], None);
@@ -116,7 +116,7 @@ fn less_than_the_base_size_passes_where_it_is_said_and_else_the_other_path_has_i
 const NARROW: &str = "rate=20M,delay=10ms,mtu=1200B:silent";
 
 #[test]
-fn a_stream_over_paths_that_silently_take_less_than_the_base_size_goes_on() {
+fn streams_survive_silent_mtus_below_the_base_size() {
     for (links, at_most_s) in [(&[NARROW][..], 5), (&[NARROW, NARROW], 4), (&[NARROW, FAST], 4)] {
         let narrow = download(links, None);
         println!("{links:?}: {narrow:?}");

@@ -75,7 +75,7 @@ fn far_path_in_use(scheduler: &str) -> f64 {
 }
 
 #[test]
-fn the_best_path_alone_carries_but_for_the_measurements() {
+fn papd_uses_only_the_best_path_except_to_measure() {
     // Of ten windows of 600 ms one is bonded and one redundant on both; their packets take 150 ms.
     let measuring = far_path_in_use(MEASURING);
     // 450 kB in 150 ms are 24 Mbit/s, half of the near path's rate, so bonding need not be tried.

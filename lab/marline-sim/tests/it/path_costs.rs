@@ -162,7 +162,7 @@ fn copies_use_no_idle_capacity_of_a_limited_path() {
 }
 
 #[test]
-fn a_radio_sleeps_beside_a_path_that_brings_echoes_in_time_and_wakes_when_it_dies() {
+fn a_radio_sleeps_while_another_path_is_fast_enough_and_wakes_when_it_dies() {
     for seed in SEEDS {
         let run = |cost| {
             let mut paths = scene(CALM, cost, shipped("full-mesh"), seed);

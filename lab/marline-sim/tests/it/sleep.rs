@@ -17,7 +17,7 @@ fn a_session_continues_soon_after_ten_minutes_without_any_path() {
 /// A single path with plain TCP: only this path can carry the data, and after an outage of 10 s the next
 /// retransmission would be 3 s away.
 #[test]
-fn an_address_that_returns_is_used_at_once() {
+fn an_address_that_returns_is_used_immediately() {
     let mut config = connection("min-rtt");
     config.mptcp = false;
     let scene = PathsConfig::new(vec![link("rate=20M,delay=10ms")], config);

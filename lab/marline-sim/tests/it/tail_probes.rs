@@ -1,7 +1,7 @@
 //! Tests of tail loss probes in scripts of segments: which part of a burst the server sends, on which path, and when.
 //!
 //! Path 0 has an RTT of 13 ms (WLAN), path 1 of 85 ms (4G). Both are fast enough that a burst takes no time to send.
-//! Times count from the burst's writing.
+//! Times count from when the burst is written.
 
 use core::any::Any;
 
@@ -134,7 +134,7 @@ impl Setup {
         self.sent(burst).into_iter().filter(|(at, ..)| *at > 5).collect()
     }
 
-    /// Time at which a burst had been read, ms after its writing.
+    /// Time at which a burst had been read, ms after it was written.
     fn complete(&self, burst: usize) -> u64 {
         let client = self.paths.client_report(0).expect("connected");
         rounded_ms(client.received[burst].since(begins(burst)))

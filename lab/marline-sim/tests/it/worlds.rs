@@ -99,12 +99,12 @@ fn a_walk_ending_in_an_error_reports_it_to_both_ends_soon() {
 }
 
 #[test]
-fn random_worlds_end_well_and_twice_alike() {
+fn random_worlds_finish_and_repeat_exactly() {
     end_well(Family::Shipped, 2_000);
 }
 
 #[test]
-fn random_worlds_with_plain_policies_end_well_and_twice_alike() {
+fn random_worlds_with_plain_policies_finish_and_repeat_exactly() {
     end_well(Family::Plain, 1_000);
 }
 

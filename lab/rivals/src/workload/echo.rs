@@ -18,7 +18,7 @@ fn message(number: u64) -> [u8; BYTES] {
     message
 }
 
-fn answered(message: &[u8]) {
+fn report_answer(message: &[u8]) {
     let Some(number) = message.get(1..9).and_then(|bytes| bytes.try_into().ok()) else { return };
     event("answer", &[u64::from_be_bytes(number), clock::now()]);
 }
@@ -33,7 +33,7 @@ pub async fn over_stream(dial: &Dial, interval_ms: u64) -> anyhow::Result<()> {
         let mut message = [0; BYTES];
         loop {
             from.read_exact(&mut message).await?;
-            answered(&message);
+            report_answer(&message);
         }
     };
     let writer = async {
@@ -66,7 +66,7 @@ pub async fn over_datagrams(dial: &Dial, interval_ms: u64) -> anyhow::Result<()>
                 number += 1;
             }
             received = socket.recv(&mut buffer) => match received {
-                Ok(bytes) => answered(&buffer[..bytes]),
+                Ok(bytes) => report_answer(&buffer[..bytes]),
                 Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
             },
         }

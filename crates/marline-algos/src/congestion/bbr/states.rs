@@ -21,7 +21,7 @@ const FULL_ROUNDS: u32 = 3;
 const GROWTH: f64 = 1.25;
 /// A round whose smallest RTT is at least this multiple of the path's RTT had a standing queue.
 const STANDING_QUEUE_RTT: f64 = 1.1;
-/// Bytes in flight, in multiples of rate x RTT, with which a higher rate would have shown.
+/// Bytes in flight, in multiples of rate x RTT, at which a higher rate would have been measured.
 const FULL_FLIGHT: f64 = 1.5;
 /// Share of lost bytes that indicates a full queue (as in later BBR versions).
 const FULL_QUEUE_LOSS: f64 = 0.02;
@@ -102,7 +102,7 @@ impl FullPipe {
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct RoundEvidence {
     min_rtt_filter: Option<Duration>,
-    most_in_flight: u64,
+    max_in_flight: u64,
     lost: u64,
     delivered_before: u64,
 }
@@ -113,7 +113,7 @@ impl RoundEvidence {
             (Some(least), Some(rtt)) => Some(least.min(rtt)),
             (least, rtt) => least.or(rtt),
         };
-        self.most_in_flight = self.most_in_flight.max(ack.prior_in_flight);
+        self.max_in_flight = self.max_in_flight.max(ack.prior_in_flight);
         self.lost += ack.lost;
     }
 
@@ -129,7 +129,7 @@ impl RoundEvidence {
             .min_rtt_filter
             .zip(rtt)
             .is_some_and(|(least, path)| least > path.mul_f64(STANDING_QUEUE_RTT));
-        let crammed = before.most_in_flight as f64 > bdp as f64 * FULL_FLIGHT;
+        let crammed = before.max_in_flight as f64 > bdp as f64 * FULL_FLIGHT;
         let lossy = before.lost as f64 > brought as f64 * FULL_QUEUE_LOSS;
         brought > MIN_EVIDENCE_BYTES && (stood || crammed || lossy)
     }

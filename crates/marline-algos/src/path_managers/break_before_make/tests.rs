@@ -52,7 +52,7 @@ fn nothing_is_sent_on_cellular_while_wifi_does() {
 }
 
 #[test]
-fn failure_signs_open_cellular_at_once() {
+fn failure_signs_open_cellular_immediately() {
     type Change = fn(&mut Harness<BreakBeforeMake>) -> PathEvent;
     let reasons: [(&str, Change); 5] = [
         ("path health", |w| {
@@ -179,7 +179,7 @@ fn cellular_is_not_closed_while_it_is_used_nor_before_wifi_has_settled() {
 }
 
 #[test]
-fn wifi_that_comes_back_is_joined_from_at_once() {
+fn wifi_that_comes_back_is_joined_from_immediately() {
     let mut w = phone();
     w.local[0].up = false;
     w.paths.clear();

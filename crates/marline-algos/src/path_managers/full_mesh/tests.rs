@@ -124,7 +124,7 @@ fn the_other_family_is_tried_where_the_first_fails() {
 
 /// The server has only IPv4 addresses. One of them is announced, and the first belongs to a load balancer.
 #[test]
-fn from_a_network_with_ipv6_alone_each_ipv4_address_is_reached_below_its_prefix() {
+fn from_a_network_with_only_ipv6_each_ipv4_address_is_reached_below_its_prefix() {
     let prefix = marline_wire::Prefix64::WELL_KNOWN;
     let cell = LocalAddress { nat64: Some(prefix), ..local(2, "[2001:db8::7]:0") };
     let mut w: Harness<FullMesh> =
@@ -225,7 +225,7 @@ fn without_any_subflow_tries_are_never_more_than_two_seconds_apart() {
 }
 
 #[test]
-fn an_interface_that_comes_back_is_used_at_once() {
+fn an_interface_that_comes_back_is_used_immediately() {
     let mut w = two_interfaces();
     w.event(PathEvent::Established);
     for _ in 0..6 {
@@ -260,7 +260,7 @@ fn a_server_announces_unknown_addresses_and_opens_no_subflow() {
 }
 
 #[test]
-fn an_address_withdrawn_is_not_tried_and_a_new_announcement_is_tried_at_once() {
+fn an_address_withdrawn_is_not_tried_and_a_new_announcement_is_tried_immediately() {
     let mut w = two_interfaces();
     w.event(PathEvent::Established);
     w.remote.push(RemoteAddress { id: AddressId(5), address: addr("10.0.0.2:443") });

@@ -117,7 +117,8 @@ impl Rack {
         self.adapt_to_dsack(ack, cx);
     }
 
-    /// Step 3: detects reordering: a segment that was never retransmitted arrives below one that arrived earlier.
+    /// Step 3: detects reordering, in which a segment that was never retransmitted arrives below one that arrived
+    /// earlier.
     fn detect_reordering(&mut self, segment: &DeliveredSegment) {
         if segment.end > self.fack {
             self.fack = segment.end;

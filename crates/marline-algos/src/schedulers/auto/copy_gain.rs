@@ -21,7 +21,7 @@ use crate::schedulers::delivery::{arrival_by, return_delay};
 
 /// Multiples of the copy's trip time at which the probability of the original's arrival is evaluated, and the weight of
 /// each.
-const TIMES: [(f32, f32); 4] = [(1.05, 0.1), (1.2, 0.2), (1.5, 0.4), (2.1, 0.8)];
+const GAIN_MULTIPLES: [(f32, f32); 4] = [(1.05, 0.1), (1.2, 0.2), (1.5, 0.4), (2.1, 0.8)];
 /// Largest gain, which a copy of lost data has.
 pub(super) const MAX_GAIN: f32 = 1.5;
 /// Multiples of the cost of a wake-up at which the time saved by a copy is evaluated.
@@ -96,7 +96,7 @@ impl<'a> OutstandingAnswer<'a> {
         let arrival_risk = self.arrival_risk();
         let gain =
             |(times, weight)| weight * self.arrival_risk_after(takes.mul_f32(times), arrival_risk);
-        TIMES.into_iter().map(gain).sum()
+        GAIN_MULTIPLES.into_iter().map(gain).sum()
     }
 
     /// Returns this gain if it exceeds the required gain and the cost of waking the radio; otherwise `None`.

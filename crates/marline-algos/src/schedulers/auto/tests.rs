@@ -148,7 +148,7 @@ fn the_only_copy_is_not_put_on_a_path_in_trouble() {
 }
 
 #[test]
-fn data_sent_on_an_overdue_path_is_copied_at_once() {
+fn data_sent_on_an_overdue_path_is_copied_immediately() {
     let mut stream = Stream::new(1_000);
     let paths = [overdue(path(0, 20)), path(1, 300)];
     let sent = drain(&mut Auto::default(), &mut stream, &paths);

@@ -85,7 +85,7 @@ fn a_new_connection_is_redundant_until_its_paths_are_known_for_a_while() {
 }
 
 #[test]
-fn copies_are_made_at_once_while_trouble_is_likely_before_the_answer() {
+fn copies_are_made_immediately_while_trouble_is_likely_before_the_answer() {
     let mut setup = Setup::trusted();
     // A message is exposed for the 100 ms since the previous one: 0.5 %, 5 %, and 0.8 %.
     setup.troubled(0, 0.05);

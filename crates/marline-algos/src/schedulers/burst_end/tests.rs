@@ -34,7 +34,7 @@ fn a_tail_that_the_slow_path_introduced_is_copied_to_the_fast_one() {
 }
 
 #[test]
-fn nothing_is_copied_while_the_burst_goes_on() {
+fn nothing_is_copied_while_the_burst_continues() {
     let (mut stream, mut scheduler) = (Stream::new(9_000), BurstEnd::default());
     stream.window = 4_000;
     let sent = drain(&mut scheduler, &mut stream, &[view(0, 20), view(1, 90)]);

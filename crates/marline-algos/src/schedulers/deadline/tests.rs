@@ -38,7 +38,7 @@ fn a_deadline_that_the_path_meets_costs_nothing_until_an_answer_is_overdue() {
 }
 
 #[test]
-fn a_deadline_in_danger_has_its_copy_at_once() {
+fn a_deadline_in_danger_has_its_copy_immediately() {
     let views = [path(0, [20, 40, 80]), path(1, [40, 50, 60])];
     // One in ten messages is answered after 40 ms, and so has arrived after 30 ms.
     assert_eq!(after_message(30, &views, 0)[0], send(1, 0, 100));
@@ -52,7 +52,7 @@ fn a_deadline_in_danger_has_its_copy_at_once() {
 }
 
 #[test]
-fn data_on_a_path_without_a_forecast_is_copied_at_once() {
+fn data_on_a_path_without_a_forecast_is_copied_immediately() {
     let unknown = SubflowView { forecast: Forecast::default(), ..view(0, 20) };
     assert_eq!(after_message(100, &[unknown, view(1, 40)], 0)[0], send(1, 0, 100));
 }

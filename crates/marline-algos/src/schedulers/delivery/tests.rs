@@ -149,7 +149,7 @@ mod completion {
         let mut pair = pair();
         pair[1] = SubflowView { forecast: steady(495, None), min_rtt: Some(ms(9)), ..pair[1] };
         assert!(too_late(&pair, 150_000));
-        // Nor is it rated by what it did when last used, if that is no longer valid.
+        // Nor is it rated by its last measured RTT if the forecast differs.
         pair[1] = SubflowView { forecast: steady(12, None), srtt: Some(ms(495)), ..pair[1] };
         assert!(!too_late(&pair, 5_000));
     }

@@ -74,7 +74,7 @@ fn the_copy_waits_for_the_answer_and_goes_elsewhere_once() {
 }
 
 #[test]
-fn patience_is_counted_in_the_forecasts_deviations_behind_the_own_queue_and_ends_at_the_p99() {
+fn wait_follows_forecast_deviations_and_ends_at_the_p99() {
     let mut setup = setup();
     setup.scheduler = Hedged::new(HedgedConfig { deviations: 0.0, limit: 30_000 });
     setup.write(200);

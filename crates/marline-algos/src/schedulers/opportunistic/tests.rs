@@ -156,7 +156,7 @@ fn linux_repeats_one_segment_min_rtt_all_that_the_slow_one_holds() {
 }
 
 #[test]
-fn in_2012_the_slow_subflow_paid_once_per_round_trip_of_its_own_and_left_slow_start() {
+fn paper_penalty_applies_once_per_slow_rtt_and_ends_slow_start() {
     let hard = SchedulerAction::Penalize { subflow: SLOW, penalty: Penalty::WindowAndThreshold };
     let (mut state, stream) = (rules(Retransmit::Off, Penalize::Paper), blocked_stream());
     let subflows = [view(0, 20), view(1, 100)];

@@ -14,9 +14,9 @@ use super::seen;
 
 /// Start of the first line: protocol and version.
 pub(super) const GREETING: &str = "marline-doctor 1";
-/// Answer of a responder to the first line.
+/// Answer from a responder to the first line.
 pub(super) const ANSWER: &[u8] = b"marline-doctor 1 ok\n";
-/// Largest number of segments in a report.
+/// Maximum number of segments in a report.
 const MAX_REPORT_LINES: usize = 20_000;
 
 const MESSAGES: usize = 24;
@@ -42,7 +42,7 @@ pub(super) struct ExchangeResult {
     pub(super) is_foreign: bool,
     /// True if the other end is a responder.
     pub(super) answered: bool,
-    /// Reason of a fallback to plain TCP.
+    /// Reason for a fallback to plain TCP.
     pub(super) fallback: Option<FallbackReason>,
     /// Number of bytes that were echoed correctly.
     pub(super) right: usize,

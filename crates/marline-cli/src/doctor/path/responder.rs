@@ -20,11 +20,11 @@ use tokio::time::timeout;
 use super::exchange::{ANSWER, GREETING};
 use super::seen::{self, SeenSegment};
 
-/// Largest number of recorded segments.
+/// Maximum number of recorded segments.
 const MAX_LOGGED_SEGMENTS: usize = 65_536;
-/// Largest number of concurrent connections.
+/// Maximum number of concurrent connections.
 const MAX_CONNECTIONS: usize = 32;
-/// Largest number of connections for which reports can be requested.
+/// Maximum number of connections for which reports can be requested.
 const MAX_KNOWN: usize = 256;
 /// Largest duration of a connection.
 const MAX_LIFETIME: Duration = Duration::from_secs(120);

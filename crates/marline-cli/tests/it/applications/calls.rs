@@ -291,7 +291,7 @@ fn judge(
 #[test]
 #[ignore = "a quarter of an hour, and the whole machine"]
 fn beside_a_duplicator() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&["wireguard-go", "wg", "ping", "unshare"]) {
         return;
     }

@@ -26,7 +26,7 @@ fn dig_asks_through_a_forwarded_port_also_when_wifi_has_died() {
     world.hosts.net.command("wifi", "down").expect("WiFi dies");
     let (answer, took) = ask("www.example.test A");
     assert_eq!(answer, TARGET_V4);
-    println!("gap: {} ms for the first name after WiFi died, by -U", took.as_millis());
+    println!("gap: {} ms for the first name after WiFi died, through -U", took.as_millis());
     for _ in 0..5 {
         assert_eq!(ask("v4.example.test A").0, TARGET_V4);
     }

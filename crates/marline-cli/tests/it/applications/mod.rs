@@ -14,6 +14,7 @@ mod dns;
 mod http3;
 mod mosh;
 mod stun;
+mod tools;
 mod webrtc;
 mod wireguard;
 

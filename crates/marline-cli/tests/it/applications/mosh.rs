@@ -11,7 +11,7 @@ use super::run::World;
 use super::{PATIENCE, Side, TARGET_V4, lost_to_outages, support};
 
 const PORT: u16 = 60_001;
-/// Time of typing after WiFi has failed.
+/// Duration of typing after WiFi has failed.
 const AFTER: Duration = Duration::from_secs(5);
 
 /// A server that runs in the background.
@@ -84,7 +84,7 @@ impl Terminal {
 }
 
 #[test]
-fn mosh_inside_goes_on_when_wifi_dies() {
+fn mosh_inside_continues_when_wifi_dies() {
     let _others = support::among_others();
     let programs = ["mosh-server", "mosh-client", "script"];
     let Some(world) = World::set("app-mosh", &programs) else { return };

@@ -62,7 +62,7 @@ fn asks() {
         assert!(number < 5_000, "WiFi does not fail in time");
     }
     println!("still {}", binding(&app, servers[1], number + 1));
-    println!("gap: {} ms between answers of STUN over UDP ASSOCIATE", gap.as_millis());
+    println!("gap: {} ms between answers to STUN over UDP ASSOCIATE", gap.as_millis());
 }
 
 /// Queries until there is an answer, because datagrams may be lost.
@@ -83,5 +83,5 @@ fn binding(app: &Association, server: SocketAddr, number: u32) -> SocketAddr {
             }
         }
     }
-    panic!("no answer of {server}");
+    panic!("no answer from {server}");
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::Beside;
 
-/// Time limit for an answer of the browser.
+/// Time limit for an answer from the browser.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A browser that ends with the test.

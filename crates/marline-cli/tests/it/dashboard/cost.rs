@@ -191,7 +191,7 @@ fn window(programs: &mut [Watched; 2], at: usize) -> u64 {
 #[test]
 #[ignore = "three minutes: cargo xtask nightly dashboard"]
 fn a_viewer_of_a_thousand_connections_costs_less_than_a_hundredth_of_a_processor() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !raise_descriptors(4 * CONNECTIONS as u64) {
         need::skip("descriptors cannot be raised here");
         return;

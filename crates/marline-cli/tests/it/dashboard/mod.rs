@@ -233,7 +233,7 @@ fn client(
 
 #[test]
 fn the_page_shows_a_scripted_outage_as_it_was() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let Some(program) = need::program("chromium") else { return };
     let directory = tempfile::tempdir().expect("directory");
     let dir = directory.path();
@@ -303,7 +303,7 @@ const CHOOSE: &str = "(() => { const row = document.querySelector('#connections 
 
 #[test]
 fn places_in_the_stream_are_drawn_of_the_connection_that_is_chosen() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let Some(program) = need::program("chromium") else { return };
     let directory = tempfile::tempdir().expect("directory");
     let dir = directory.path();
@@ -362,7 +362,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
 
 #[test]
 fn the_page_supports_phones_dark_mode_keyboard_and_screen_readers() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let Some(program) = need::program("chromium") else { return };
     let directory = tempfile::tempdir().expect("directory");
     let dir = directory.path();

@@ -28,7 +28,7 @@ fn content() -> Vec<u8> {
 }
 
 #[test]
-fn curl_both_ways_by_http_with_and_without_a_tunnel_and_after_a_restart() {
+fn curl_works_in_both_directions_over_http_with_and_without_a_tunnel_and_after_a_restart() {
     let _others = support::among_others();
     let Some(_) = need::program("curl") else { return };
     let dir = tempfile::tempdir().unwrap();

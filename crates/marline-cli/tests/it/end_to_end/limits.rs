@@ -4,9 +4,9 @@
 use super::support::socks::{echo, echo_target, open};
 use super::*;
 
-/// More connections than the former limit.
+/// Number of connections, above the former limit.
 const MANY: usize = 1_100;
-/// A refusal takes 3 s, and the machine may be busy.
+/// Time limit for a refusal, which takes 3 s; the machine may be busy.
 const ANSWERED: Duration = Duration::from_secs(20);
 
 fn echoes(stream: &mut TcpStream) {

@@ -94,7 +94,10 @@ fn the_log_may_be_json() {
     let mut server = Running::start(dir.path(), &args);
     let line = server.line_with("control socket");
     let object: serde_json::Value = serde_json::from_str(&line).expect(&line);
-    assert!(object["fields"]["message"].as_str().unwrap().starts_with("control socket"), "{line}");
+    assert!(
+        object["fields"]["message"].as_str().unwrap().starts_with("serving the control socket"),
+        "{line}"
+    );
     assert!(object["timestamp"].is_string() && object["level"] == "INFO", "{line}");
 }
 

@@ -304,7 +304,7 @@ fn names_are_looked_up_over_a_flow_of_dns() {
 }
 
 #[test]
-fn a_call_goes_on_when_one_of_its_two_links_dies() {
+fn a_call_continues_when_one_of_its_two_links_dies() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);

@@ -156,7 +156,7 @@ impl Fleet {
     fn two_ways_to_one_member(&self) {
         let until = Instant::now() + PATIENCE;
         'look: loop {
-            assert!(Instant::now() < until, "not all connections have two ways");
+            assert!(Instant::now() < until, "not all connections have two paths");
             let mut seen = 0;
             for number in 0..self.clients {
                 let look =
@@ -321,7 +321,7 @@ fn a_kernels_clients_join_the_right_member() {
 #[test]
 #[ignore = "takes minutes: cargo xtask nightly fleet"]
 fn joins_of_two_thousand_streams_never_go_astray() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     run_all_events("tcp", 10, 4);
     run_all_events("udp", 50, 40);
 }

@@ -146,7 +146,7 @@ fn arrive(way: Capture, before: u16, after: u16) {
 #[test]
 #[ignore = "minutes: cargo xtask nightly live-datagrams"]
 fn datagrams_of_any_size_survive_any_change_of_the_path_mtu() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     for way in [Capture::Socks, Capture::Run, Capture::Up] {
         for (before, after) in [(1_500, 1_200), (1_200, 1_280), (1_280, 1_500)] {
             arrive(way, before, after);
@@ -167,7 +167,7 @@ fn echo_stream(hosts: &TwoUplinks) -> f64 {
 
 #[test]
 fn streams_pass_over_paths_that_silently_take_1200_bytes() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&[]) {
         return;
     }
@@ -184,8 +184,8 @@ fn streams_pass_over_paths_that_silently_take_1200_bytes() {
 
 /// The kernel's TCP, which carries the stream, retransmits too large packets forever.
 #[test]
-fn streams_go_on_by_tcp_when_their_paths_silently_take_1200_bytes() {
-    let _alone = support::alone();
+fn streams_continue_over_tcp_when_their_paths_silently_take_1200_bytes() {
+    let _alone = support::lock_exclusively();
     if !two_uplinks::possible(&[]) {
         return;
     }
@@ -267,7 +267,7 @@ fn video(hosts: &mut TwoUplinks, to: &str) -> (u64, u64) {
 #[test]
 #[ignore = "minutes: cargo xtask nightly live-datagrams"]
 fn srt_video_over_two_lossy_paths_has_no_extra_gaps() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let programs = ["srt-live-transmit", "ffmpeg", "python3"];
     if !two_uplinks::possible(&programs)
         || programs.iter().any(|name| need::program(name).is_none())

@@ -46,7 +46,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Starts to sample. The figures are printed with this name.
+    /// Starts to sample. The measurements are printed with this name.
     fn over(name: &'static str, group: &Arc<MemoryCgroup>) -> Watch {
         let begin = group.memory();
         println!("{name} at the start: {begin}");

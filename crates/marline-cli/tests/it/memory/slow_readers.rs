@@ -20,7 +20,7 @@ const STREAMS: u32 = 10_000;
 /// Limits on opened streams per second, and on concurrent openings. The speed of opening is not tested.
 const PER_SECOND: u32 = 250;
 const OPENING: usize = 250;
-/// Bytes that an application reads at a time.
+/// Number of bytes that an application reads at a time.
 const PIECE: u64 = 4_096;
 /// Time between two reads. The source is much faster.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -125,7 +125,7 @@ impl Ends {
 #[test]
 #[ignore = "takes three minutes: cargo xtask nightly memory"]
 fn ten_thousand_slow_readers_all_progress() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let Some(runtime) = runtime() else { return };
     let dir = tempfile::tempdir().expect("a folder");
     let group = || MemoryCgroup::with_limit(LIMIT).map(Arc::new);

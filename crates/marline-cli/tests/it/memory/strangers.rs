@@ -14,7 +14,7 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Source addresses.
+/// Number of source addresses.
 const SOURCES: u32 = 20;
 /// Start of a TLS record of 16 KiB whose rest never arrives.
 const HALF_HELLO: &[u8] = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03";

@@ -57,7 +57,7 @@ while True:
 #[test]
 #[ignore = "takes half a minute: cargo xtask nightly memory"]
 fn strangers_before_authentication_take_little_memory() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(group) = MemoryCgroup::with_limit(LIMIT).map(Arc::new) else { return };
     let Some(mut testbed) = testbed(dir.path(), &["python3"]) else { return };

@@ -21,7 +21,7 @@ fn five_hundred_unread_downloads_do_not_end_a_server_in_512_mb() {
     const STREAMS: u32 = 500;
     const FIRST: u64 = 2_000_000;
     const LENGTH: u64 = 8_000_000;
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let Some(runtime) = runtime() else { return };
     let dir = tempfile::tempdir().expect("a folder");
     let Some(group) = MemoryCgroup::with_limit(LIMIT).map(Arc::new) else { return };
@@ -47,9 +47,9 @@ fn five_hundred_unread_downloads_do_not_end_a_server_in_512_mb() {
 /// Unread streams of one client, and the length of each.
 const UNREAD: u32 = 4_096;
 const UNREAD_LENGTH: u64 = 1_000_000;
-/// Streams that are finally read.
+/// Number of streams that are finally read.
 const READ_AFTER_ALL: usize = 64;
-/// Handshakes by unauthenticated peers.
+/// Number of handshakes by unauthenticated peers.
 const STRANGERS: u32 = 10_000;
 /// Exchanges of the honest application: alone, and again once all unread streams are open.
 const EXCHANGES: usize = 400;
@@ -149,7 +149,7 @@ impl Drop for OwnProcessor {
 /// handshakes. An honest application waits at most twice as long for its exchanges as alone, and all its data
 /// arrives.
 fn an_honest_application_beside_unread_streams(limited: Limited) {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     let Some(runtime) = runtime() else { return };
     let dir = tempfile::tempdir().expect("a folder");
     let Some(group) = MemoryCgroup::with_limit(LIMIT).map(Arc::new) else { return };
@@ -174,7 +174,7 @@ fn an_honest_application_beside_unread_streams(limited: Limited) {
             println!("while they come: {coming}");
             send_and_compare(honest, echo, SENT)?;
             let there = exchange(honest, echo, EXCHANGES, || false)?;
-            println!("beside all of them: {there}");
+            println!("with all of them open: {there}");
             io::Result::Ok(coming.and(there))
         }
     });
@@ -192,7 +192,10 @@ fn an_honest_application_beside_unread_streams(limited: Limited) {
     assert_eq!(opened.errors, [""; 0], "not all were opened");
     let beside = beside.expect("no data of the honest application is lost");
     let allowed = alone.p99() * 2 + NOISE;
-    assert!(beside.p99() <= allowed, "{allowed:?} are allowed; alone {alone}; beside {beside}");
+    assert!(
+        beside.p99() <= allowed,
+        "allowed: {allowed:?}; alone: {alone}; with all of them open: {beside}"
+    );
     drop(strangers);
     let mut some = opened.downloads;
     some.truncate(READ_AFTER_ALL);

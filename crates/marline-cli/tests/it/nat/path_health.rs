@@ -131,7 +131,7 @@ fn status(testbed: &Testbed) -> i32 {
 
 /// A portal's rejection of UDP does not affect a server that is reached over TCP, even after a long idle time.
 #[test]
-fn a_path_that_works_by_tcp_stays_usable_where_a_portal_rejects_udp() {
+fn a_path_that_works_over_tcp_stays_usable_where_a_portal_rejects_udp() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut testbed) = testbed(dir.path()) else { return };

@@ -82,7 +82,7 @@ impl World {
 }
 
 #[test]
-fn wifi_with_ipv4_dies_and_a_cellular_network_with_ipv6_alone_carries_on() {
+fn wifi_with_ipv4_dies_and_a_cellular_network_with_only_ipv6_carries_on() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(world) = World::start(dir.path(), "9.9.9.1", "true") else { return };
@@ -115,7 +115,7 @@ fn wifi_with_ipv4_dies_and_a_cellular_network_with_ipv6_alone_carries_on() {
 }
 
 #[test]
-fn without_any_ipv4_a_server_is_reached_by_address_and_by_name_by_udp_and_by_tcp() {
+fn without_any_ipv4_a_server_is_reached_by_address_and_by_name_over_udp_and_over_tcp() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let first = "ip link set wlan0 down";

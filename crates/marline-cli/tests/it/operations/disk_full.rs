@@ -59,7 +59,7 @@ fn any_goes_on(directory: &Path) -> bool {
 }
 
 #[test]
-fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
+fn a_server_on_a_full_disk_continues_and_writes_again_when_there_is_room() {
     let (Some(unshare), Some(tshark)) = (need::program("unshare"), need::program("tshark")) else {
         return;
     };
@@ -142,7 +142,7 @@ fn a_server_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
 }
 
 #[test]
-fn a_front_on_a_full_disk_goes_on_and_writes_again_when_there_is_room() {
+fn a_front_on_a_full_disk_continues_and_writes_again_when_there_is_room() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut testbed) = testbed(dir.path(), &["curl", "python3"]) else { return };

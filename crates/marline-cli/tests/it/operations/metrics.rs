@@ -8,7 +8,7 @@ use super::support::{self, start_server};
 use super::{PATIENCE, metric};
 
 #[test]
-fn invalid_or_slow_clients_delay_a_scrape_by_seconds_at_most() {
+fn invalid_or_slow_clients_delay_a_scrape_only_by_seconds() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -40,7 +40,7 @@ fn a_path_that_has_used_its_quota_is_left_and_stays_unused_after_a_crash() {
         "{status}"
     );
     pump(&mut stream, 200_000).unwrap();
-    client.line_with("not used until then");
+    client.line_with("not used until the month ends");
     pump(&mut stream, 100_000).expect("the stream continues over the other path");
     let json = ask(dir.path(), &["status", "--json", "--control", control], true);
     let told: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -102,15 +102,15 @@ fn a_client_over_its_quota_is_disconnected_with_the_reason() {
     });
     assert!(ended.is_some(), "existing connections end");
     server.process.line_with("quota used up");
-    client.line_with("the server refuses this client: its quota of 200kB is used up");
+    client.line_with("this client's quota of 200kB is used up");
     let output = support::run(dir.path(), &["status", "--control", at_client]);
     let (status, _) = support::texts(&output);
     assert_eq!(output.status.code(), Some(2), "{status}");
-    assert!(status.contains("refused by the server: the server refuses this client"), "{status}");
+    assert!(status.contains("refused by the server: this client's quota"), "{status}");
     let invite = server.invite_file.to_str().unwrap();
     let said = support::run(dir.path(), &["doctor", "--invite-file", invite, "--path", &path]);
     let (text, _) = support::texts(&said);
-    assert!(!said.status.success() && text.contains("its quota of 200kB is used up"), "{text}");
+    assert!(!said.status.success() && text.contains("quota of 200kB is used up"), "{text}");
     let status = ask(dir.path(), &["status", "--control", at_server], true);
     assert!(status.contains("first: quota: ") && status.contains("used up"), "{status}");
     assert!(status.contains("refused: ") && status.contains("quota "), "{status}");

@@ -28,7 +28,7 @@ fn two_interfaces_behind_one_gateway_are_two_paths() {
 }
 
 #[test]
-fn two_interfaces_behind_one_gateway_are_two_paths_by_tcp() {
+fn two_interfaces_behind_one_gateway_are_two_paths_over_tcp() {
     one_gateway(Program::Client, "tcp");
 }
 

@@ -191,7 +191,7 @@ fn two_phones_with_the_same_address_are_two_paths() {
 }
 
 #[test]
-fn two_phones_with_the_same_address_are_two_paths_by_tcp() {
+fn two_phones_with_the_same_address_are_two_paths_over_tcp() {
     two_hotspots(Program::Client, "tcp", HOTSPOT_SERVERS[0]);
 }
 

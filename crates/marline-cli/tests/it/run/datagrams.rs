@@ -1,5 +1,5 @@
-//! Tests of UDP of programs inside: echoes in both families and by name, mapped addresses, queries to remote
-//! resolvers, too long datagrams, and a carrier without lanes.
+//! Tests of UDP from programs in the namespace: echoes in both families and by name, mapped addresses, queries to
+//! remote resolvers, too long datagrams, and a carrier without lanes.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
@@ -39,7 +39,7 @@ fn ask(
             }
         }
     }
-    panic!("no answer of {peer}");
+    panic!("no answer from {peer}");
 }
 
 fn echo(socket: &UdpSocket, peer: SocketAddr, payload: &[u8]) {
@@ -126,7 +126,7 @@ fn two_at_once() {
 }
 
 #[test]
-fn dig_asks_a_resolver_beyond_by_udp() {
+fn dig_asks_a_resolver_beyond_over_udp() {
     let _others = support::among_others();
     let Some(world) = World::set("run-udp-dig", &["dig"]) else { return };
     let dig = "dig +notcp +tries=20 +time=1";
@@ -199,7 +199,7 @@ fn long_ones() {
 }
 
 #[test]
-fn without_a_lane_a_port_is_unreachable_at_once() {
+fn without_a_lane_a_port_is_unreachable_immediately() {
     let _others = support::among_others();
     let Some(world) = World::set("run-udp-none", &[]) else { return };
     let mut command = world.hosts.command("exec bash -euc \"$script\"");

@@ -1,4 +1,4 @@
-//! Tests of the end of programs inside: exit statuses, signals, and that nothing is left behind.
+//! Tests of the end of programs in the namespace: exit statuses, signals, and that nothing is left behind.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -53,7 +53,7 @@ fn exit_status_equals_that_of_the_program() {
         let output = world.output(text);
         assert_eq!(output.status.code(), Some(status), "{text}: {}", support::texts(&output).1);
     }
-    // This half reports errors of the other half.
+    // This half reports errors from the other half.
     let output = world
         .output("marline run --invite-file invite --metrics 192.0.2.1:9 --dns 203.0.113.7 -- true");
     let (_, err) = support::texts(&output);

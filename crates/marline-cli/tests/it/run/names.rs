@@ -1,4 +1,4 @@
-//! Tests of names inside, with every kind of resolution.
+//! Tests of every kind of name resolution in the namespace.
 
 use super::targets::HTTP;
 use super::{TARGET_V4, TARGET_V6, World, support};
@@ -60,7 +60,7 @@ fn git_clones_by_name() {
 }
 
 #[test]
-fn a_resolver_that_is_not_there_fails_at_once_and_says_which_flag_helps() {
+fn a_resolver_that_is_not_there_fails_immediately_and_says_which_flag_helps() {
     let _others = support::among_others();
     let Some(world) = World::set("run-no-dns", &["dig", "getent"]) else { return };
     let options = "--invite-file invite --path wifi --dns 203.0.113.7:99";

@@ -1,4 +1,4 @@
-//! Test of reloading the configuration while a program runs inside.
+//! Test of reloading the configuration while a program runs in the namespace.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Tests of streams of programs inside: bytes, ends, resets and refusals.
+//! Tests of streams of programs in the namespace: bytes, ends, resets and refusals.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -131,7 +131,7 @@ fn ends_and_resets_pass_in_both_directions() {
     world.inside(ends_and_resets);
 }
 
-/// The part inside.
+/// Part of the test that runs in the namespace.
 #[test]
 fn ends_and_resets() {
     if !two_uplinks::plays(ends_and_resets) {
@@ -173,7 +173,7 @@ fn refusals_are_the_targets_own() {
     assert!(support::texts(&output).1.contains("--allow 192.168.7.7"));
 }
 
-/// The part inside.
+/// Part of the test that runs in the namespace.
 #[test]
 fn refusals() {
     if !two_uplinks::plays(refusals) {
@@ -213,7 +213,7 @@ fn a_hundred_connections_at_once_are_all_served() {
     world.inside(a_hundred_connections);
 }
 
-/// The part inside.
+/// Part of the test that runs in the namespace.
 #[test]
 fn a_hundred_connections() {
     if !two_uplinks::plays(a_hundred_connections) {
@@ -243,7 +243,7 @@ fn a_target_that_reads_nothing_stops_the_program() {
     world.inside(stalled);
 }
 
-/// The part inside.
+/// Part of the test that runs in the namespace.
 #[test]
 fn stalled() {
     if !two_uplinks::plays(stalled) {

@@ -25,7 +25,7 @@ static MACHINE: RwLock<()> = RwLock::new(());
 
 /// For tests whose measurements other work would disturb, or that use the whole machine: no test that takes this
 /// lock runs meanwhile.
-pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+pub(crate) fn lock_exclusively() -> RwLockWriteGuard<'static, ()> {
     // A panic does not invalidate the lock.
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Tests that nothing bypasses the tunnel: after the program was killed, through a link's resolver, and through a
+//! Tests that nothing bypasses the tunnel: after the program is killed, through a link's resolver, and through a
 //! service's port.
 
 use super::super::run::targets::MIRRORS;

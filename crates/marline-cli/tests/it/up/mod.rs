@@ -5,6 +5,7 @@
 //! sudo cargo test -p marline-cli --test it up:: -- --nocapture
 //! ```
 
+mod changed_interface;
 mod endings;
 mod exceptions;
 mod kill_switch;

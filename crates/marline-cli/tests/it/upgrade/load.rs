@@ -152,7 +152,7 @@ fn applications_that_send_first_are_answered_across_upgrades() {
 #[test]
 #[ignore = "takes minutes: cargo xtask nightly upgrades"]
 fn a_hundred_streams_lose_nothing_over_twenty_upgrades() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     for (carrier, shards) in [("udp", "1"), ("auto", "4"), ("tcp", "2")] {
         under_load(carrier, shards, 100, 20);
     }

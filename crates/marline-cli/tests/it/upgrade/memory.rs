@@ -105,7 +105,7 @@ fn given_back(streams: usize, kept: usize) {
 #[test]
 #[ignore = "takes a minute"]
 fn memory_is_given_back_as_connections_end() {
-    let _alone = support::alone();
+    let _alone = support::lock_exclusively();
     given_back(800, 5);
     given_back(150, 5);
 }

@@ -75,7 +75,7 @@ fn the_carrier_can_reduce_the_segment_size() {
 
 /// The peer's NAT rebinds in the middle of a download: segments sent meanwhile are lost.
 #[test]
-fn after_a_rebinding_lost_data_is_probed_at_once() {
+fn after_a_rebinding_lost_data_is_probed_immediately() {
     for (new_host, silent_ms) in [(false, 15), (true, 15), (false, 3_000), (true, 3_000)] {
         let mut pair = Pair::established(small_base());
         pair.client.written = 4_000_000;

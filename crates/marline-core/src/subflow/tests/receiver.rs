@@ -177,7 +177,7 @@ fn ecn_needs_both_sides() {
 }
 
 #[test]
-fn a_probe_is_answered_at_once_and_moves_nothing() {
+fn a_probe_is_answered_immediately_and_moves_nothing() {
     let mut pair = Pair::established(config());
     pair.client.tcp.request_probe();
     pair.logging = true;

@@ -126,7 +126,7 @@ fn a_dead_path_backs_off_and_ends() {
 
 /// At the edge of a WiFi cell, a radio can still receive, but its own packets no longer arrive.
 #[test]
-fn hearing_the_peer_cuts_the_backoff_short() {
+fn a_segment_from_the_peer_shortens_the_backoff() {
     let mut pair = Pair::established(config());
     pair.client.answer_probes_with_data = false;
     let start = pair.now;
@@ -159,7 +159,7 @@ fn hearing_the_peer_cuts_the_backoff_short() {
 /// Both directions are dead until the third retransmission was sent, which is also lost. Then the peer sends a
 /// segment.
 #[test]
-fn after_an_outage_of_both_directions_the_peer_s_word_brings_the_repeat_forward() {
+fn a_segment_from_the_peer_triggers_the_repeat_after_an_outage_of_both_directions() {
     let mut pair = Pair::established(config());
     pair.client.answer_probes_with_data = false;
     let mut lost = 0;

@@ -21,7 +21,7 @@ fn both_directions_at_once_without_loss() {
 }
 
 #[test]
-fn the_first_window_goes_at_once_and_later_data_is_paced() {
+fn the_first_window_goes_immediately_and_later_data_is_paced() {
     let mut pair = Pair::established(config());
     pair.logging = true;
     let start = pair.now;
@@ -100,7 +100,7 @@ fn positions_beyond_four_gibibytes() {
 }
 
 #[test]
-fn a_message_is_pushed_and_acknowledged_at_once() {
+fn a_message_is_pushed_and_acknowledged_immediately() {
     let mut pair = Pair::established(config());
     pair.logging = true;
     for _ in 0..40 {

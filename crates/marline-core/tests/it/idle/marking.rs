@@ -141,7 +141,7 @@ fn the_end_of_the_window_is_not_the_end() {
 }
 
 #[test]
-fn the_mark_stands_beside_checksums() {
+fn the_mark_stands_next_to_checksums() {
     let (mut script, mut peer) = {
         let (mut script, mut peer) = served(with_checksums(), 7, 1);
         let hello = option(ExperimentalMessage::Hello(BOTH));
@@ -159,7 +159,7 @@ fn the_mark_stands_beside_checksums() {
 }
 
 #[test]
-fn the_mark_stands_beside_long_data_acks() {
+fn the_mark_stands_next_to_long_data_acks() {
     let (mut script, mut peer) = server_with(config(), BOTH);
     // A 64-bit DSN from the peer makes our DATA_ACKs 64 bits long.
     peer.send_data(&mut script, b"long numbers");

@@ -72,7 +72,7 @@ fn agree(script: &mut Script, peer: &mut Peer, extensions: Extensions) {
     script.take_events();
 }
 
-/// Data with a mapping of 32-bit numbers, which leave room for a mark beside timestamps.
+/// Data with a mapping of 32-bit numbers, which leave room for a mark next to timestamps.
 fn mapped(peer: &Peer, payload: &[u8]) -> Seg {
     let mut seg = peer.mapped(payload);
     let dss = seg.options.dss.as_mut().expect("a DSS");

@@ -105,7 +105,7 @@ fn an_unanswered_data_fin_ends_the_connection() {
     assert!((60..=90).contains(&after_s), "{after_s} s");
 }
 
-/// The other half may stay open for as long as its application needs.
+/// The other half may stay open for as long as the peer's application needs.
 #[test]
 fn a_half_closed_connection_whose_peer_sends_for_hours_stays() {
     let (mut script, mut peer, id) = served(listening(), 3);
@@ -158,7 +158,7 @@ fn subflows_that_the_peer_never_closes_give_their_places_back() {
     assert_eq!(script.take_events().iter().find(|e| matches!(e, Event::Closed { .. })), None);
 }
 
-/// Data that still arrives there is accepted, and keeps the subflow.
+/// Data that still arrives on the half-closed subflow is accepted, and keeps the subflow.
 #[test]
 fn a_subflow_that_we_closed_stays_while_the_peer_sends_on_it() {
     let (mut script, mut peer, id) = served(listening(), 5);

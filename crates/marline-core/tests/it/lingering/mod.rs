@@ -14,8 +14,8 @@ use marline_wire::TcpFlags;
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// Advances `within` seconds in steps of one, and calls `each` in every step. Returns the time after which all
-/// connections and their subflows were gone.
+/// Advances `within` seconds, one second at a time, and calls `each` before every second. Returns the time after which
+/// all connections and their subflows were gone.
 fn ends_within(
     script: &mut Script,
     within: u64,
@@ -212,7 +212,7 @@ fn a_connection_whose_last_path_was_reset_ends_after_its_linger() {
 }
 
 #[test]
-fn an_aborted_attempt_to_connect_leaves_at_once() {
+fn an_aborted_attempt_to_connect_leaves_immediately() {
     let mut script = Script::new(marline_testkit::endpoint_config(None), 10);
     let ends = path(0, 2, 443);
     let id = script.connect(marline_testkit::config(), ends.local, ends.remote);

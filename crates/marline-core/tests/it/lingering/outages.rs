@@ -63,7 +63,8 @@ fn linger_begins_with_the_silence_of_the_last_path_and_not_with_its_end() {
     }
 }
 
-/// Long enough for the subflows to be given up and reopened, or not, whichever side writes meanwhile.
+/// The outage may or may not be long enough for the subflows to be given up and reopened, and either side may write
+/// meanwhile.
 #[test]
 fn an_outage_of_all_paths_that_is_shorter_than_linger_is_outlived() {
     for outage_s in [5, 30, 90, 110, 600, 3_000] {
@@ -104,7 +105,7 @@ fn server_data_written_during_an_outage_arrives() {
     }
 }
 
-/// Its own backoff would probe only after 51 s, and data sent on the other path is never requested on this one.
+/// The path's own backoff would probe only after 51 s, and data sent on the other path is never requested on this one.
 #[test]
 fn the_first_path_to_return_resumes_soon() {
     for passes in [[true, false], [false, true]] {
@@ -142,7 +143,7 @@ fn a_peer_that_does_not_answer_within_the_time_it_was_given_ends_the_connection(
     }
 }
 
-/// It had no data so far; or half of its answers are lost.
+/// The peer had no data so far, or half of its answers are lost.
 #[test]
 fn a_peer_that_answers_once_stays_however_long_it_was_silent() {
     for (passes, once_in) in

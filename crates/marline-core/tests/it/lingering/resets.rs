@@ -31,7 +31,7 @@ fn set_second(hosts: &mut TwoHosts, up: bool) {
     hosts.pair.endpoint(Side::A).set_local_address(now, Some(id), second(up));
 }
 
-/// Both sides' bytes arrive.
+/// Checks that both sides' bytes arrive.
 #[track_caller]
 fn carries_on(hosts: &mut TwoHosts) {
     let had = [hosts.ends[0].received.len(), hosts.ends[1].received.len()];
@@ -128,7 +128,7 @@ fn a_peer_that_aborted_without_fastclose_ends_the_connection_at_the_first_join()
 }
 
 #[test]
-fn a_reset_ends_plain_tcp_at_once() {
+fn a_reset_ends_plain_tcp_immediately() {
     let mut hosts = TwoHosts::new(
         two_paths(config()),
         config(),
@@ -145,7 +145,7 @@ fn a_reset_ends_plain_tcp_at_once() {
     assert_eq!((after_s, why), (1, CloseReason::PeerReset));
 }
 
-/// It does not support MP_JOIN's subflows, and resets each as soon as it carries data.
+/// The middlebox does not support subflows opened by MP_JOIN, and resets each as soon as it carries data.
 #[test]
 fn a_box_that_resets_every_join_with_its_first_data_ends_the_connection_in_bounded_time() {
     let mut hosts = hosts_whose_paths_turn(500, [PASS, PASS]);

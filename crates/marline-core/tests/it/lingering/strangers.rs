@@ -53,7 +53,7 @@ fn a_stranger_that_sent_a_reset_is_not_waited_for_long_and_a_known_peer_is() {
     assert_eq!(ended(&mut script), [(known, CloseReason::TimedOut)]);
 }
 
-/// The application authenticates the peer only then.
+/// The application authenticates the peer before the RST arrives.
 #[test]
 fn a_peer_that_becomes_known_during_the_wait_is_kept() {
     let mut script = Script::new(patient(0), 2);
@@ -64,9 +64,9 @@ fn a_peer_that_becomes_known_during_the_wait_is_kept() {
     assert_eq!(ended(&mut script), []);
 }
 
-/// Silence is not a reset: a laptop's lid is closed over lunch.
+/// Silence is not a reset: a laptop's lid may be closed during lunch.
 #[test]
-fn a_stranger_that_is_silent_is_waited_for_as_long_as_others() {
+fn a_silent_unauthenticated_peer_is_kept_as_long_as_others() {
     let mut script = Script::new(patient(100), 3);
     let (_, id) = another(&mut script, 1);
     script.run(|e, now| e.write(now, id, b"are you there?")).expect("room");

@@ -322,9 +322,9 @@ fn each_mistaken_return_lengthens_the_stay_on_the_link() {
 }
 
 #[test]
-fn a_link_that_ends_is_replaced_at_once() {
+fn a_link_that_ends_is_replaced_immediately() {
     let mut routes = on_link(ms(0));
-    routes.closed(ms(5_000), ends(), LINK);
+    routes.on_link_closed(ms(5_000), ends(), LINK);
     assert_eq!(orders(&mut routes), [Order::Leave(ends(), LeaveReason::LinkEnded)]);
     routes.sent(ms(5_001), ends());
     assert_eq!(run(&mut routes, ms(5_001), false), opens(ms(5_001)));
@@ -334,7 +334,7 @@ fn a_link_that_ends_is_replaced_at_once() {
 #[test]
 fn a_link_is_retried_at_a_constant_interval_where_datagrams_fail() {
     let mut routes = on_link(ms(0));
-    routes.closed(ms(5_000), ends(), LINK);
+    routes.on_link_closed(ms(5_000), ends(), LINK);
     let mut tried = Vec::new();
     for _ in 0..6 {
         let now = tried.last().map_or(ms(5_000), |(_, at)| *at);
@@ -390,7 +390,7 @@ fn only_a_refused_link_backs_off_without_datagrams() {
 }
 
 #[test]
-fn without_datagrams_a_link_is_opened_at_once_and_never_left() {
+fn without_datagrams_a_link_is_opened_immediately_and_never_left() {
     let mut routes = Routes::new(UdpUse::Never);
     routes.sent(ms(7), ends());
     assert_eq!(run(&mut routes, ms(7), false), [(ms(7), Order::Open(ends()))]);

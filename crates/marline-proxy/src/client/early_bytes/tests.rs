@@ -122,7 +122,7 @@ impl World {
         self.target.local_addr().unwrap().into()
     }
 
-    /// Opens the target for this application. Gives the result, and the number of bytes sent ahead.
+    /// Opens the target for this application. Returns the result, and the number of bytes sent ahead.
     fn open(&self, application: TcpStream) -> Opening {
         let (way, target) = (Arc::clone(&self.way), self.target());
         tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Echo request of an application (ICMP), and its result.
+//! Echo request (ICMP) from an application, and its result.
 
 use std::net::IpAddr;
 
@@ -34,7 +34,7 @@ pub enum EchoAnswer {
         to: IpAddr,
         /// Sequence number of the request.
         sequence: u16,
-        /// The error.
+        /// Error that prevented the delivery.
         error: EchoError,
     },
 }

@@ -1,5 +1,5 @@
-//! Echo requests of applications (ICMP), in addition to their datagrams. Here a socket represents an identifier instead
-//! of a port.
+//! Echo requests (ICMP) from applications, in addition to their datagrams. Here a socket represents an identifier
+//! instead of a port.
 //!
 //! No state is kept per request: its result is identified by the sequence number.
 
@@ -56,7 +56,7 @@ impl UdpTunnel {
         Some((EchoSender(self.open(Socket::Echoes(delivery))?), inbox))
     }
 
-    /// Handles the server's result of a request.
+    /// Handles the server's result for a request.
     pub(super) fn on_echo(&self, state: &State, item: Item<'_>) {
         let (socket, bytes, answer) = match item {
             Item::Replied { socket, sequence, from, payload } => {

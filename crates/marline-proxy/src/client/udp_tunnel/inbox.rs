@@ -1,5 +1,5 @@
-//! Inbox of an application's socket: received data that was not taken yet, limited in items and bytes and charged to
-//! the memory budget. Data that does not fit is dropped, as by a socket's buffer.
+//! Inbox of an application's socket: received data that has not been taken yet, limited in items and bytes and charged
+//! to the memory budget. Data that does not fit is dropped, as by a socket's buffer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,9 +11,9 @@ const MAX_ITEMS: usize = 256;
 const MAX_BYTES: u64 = 512 << 10;
 /// Number of bytes that may wait even if no memory is free.
 const MIN_BYTES: u64 = 16 << 10;
-/// Granularity of the memory charge in bytes.
+/// Granularity of memory charges, in bytes.
 const CHARGE_STEP_BYTES: u64 = 4 << 10;
-/// Memory of an item in addition to its payload, in bytes.
+/// Memory that an item takes in addition to its payload, in bytes.
 const ITEM_BYTES: u64 = 128;
 
 /// Contents of an inbox.

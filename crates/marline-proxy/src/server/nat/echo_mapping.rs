@@ -101,7 +101,7 @@ impl Echoes {
     }
 }
 
-/// An echo request of a client.
+/// An echo request from a client.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Request<'a> {
     pub(super) socket: u32,

@@ -1,4 +1,4 @@
-//! Echo requests of a client (ICMP): one ICMP socket of the system per identifier (RFC 5508) and address family.
+//! Echo requests (ICMP) from a client: one ICMP socket of the system per identifier (RFC 5508) and address family.
 //!
 //! The socket needs no privilege and gets an identifier of its own from the system. Sequence numbers are passed on
 //! unchanged, so that no state is kept per request. The rules for targets apply to the host that is pinged and to

@@ -32,7 +32,7 @@ pub enum UdpFiltering {
 const RATE_PER_SOURCE: Rate = Rate { burst: 64, interval: Duration::from_millis(20) };
 /// Rate of datagrams without a flow, for all sources of one client.
 const TOTAL_RATE: Rate = Rate { burst: 256, interval: Duration::from_millis(4) };
-/// Largest number of sources that are remembered.
+/// Maximum number of sources that are remembered.
 const MAX_SOURCES: usize = 256;
 
 /// Rate limits on what arrives at a client's mapped ports from peers without a flow.

@@ -10,7 +10,7 @@ use crate::message::{ErrorCode, Failure};
 use crate::server::dial::allowed;
 use crate::udp::{FlowKey, Item, count};
 
-/// Largest number of concurrent name lookups for one client.
+/// Maximum number of concurrent name lookups for one client.
 pub(super) const MAX_LOOKUPS: usize = 64;
 
 impl Nat {

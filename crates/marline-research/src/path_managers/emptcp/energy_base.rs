@@ -45,9 +45,9 @@ struct Power {
     transfer_w: f64,
     /// Mean power without a transfer, in W.
     idle_w: f64,
-    /// Energy of a sent byte, in J.
+    /// Energy per sent byte, in J.
     sent_j: f64,
-    /// Energy of a received byte, in J.
+    /// Energy per received byte, in J.
     received_j: f64,
 }
 

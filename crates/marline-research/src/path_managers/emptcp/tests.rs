@@ -153,7 +153,7 @@ fn a_rate_that_rises_suspends_cellular_and_one_that_falls_resumes_it() {
 }
 
 #[test]
-fn wifi_that_fails_has_cellular_at_once() {
+fn wifi_that_fails_has_cellular_immediately() {
     let mut client = Client::new();
     client.views[0].health = UNREACHABLE;
     assert_eq!(client.event(&PathEvent::Unreachable(SubflowId(0))), [JOIN]);

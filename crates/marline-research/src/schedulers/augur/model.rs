@@ -16,7 +16,7 @@ const DEGRADING_SRTT_RATIO: f64 = 1.5;
 const MIN_RTT_RISE: Duration = Duration::from_millis(5);
 /// Number of RTT variations beyond the SRTT after which an answer is late.
 const VARIATIONS: f64 = 4.0;
-/// Divisor: the minimum of that allowance is this fraction of the SRTT.
+/// Minimum of that allowance, as a fraction of the SRTT (divisor).
 const MIN_SLACK_DIVISOR: u32 = 4;
 /// Sum of a state's transition counts above which they are halved.
 const MAX_TRANSITIONS: f64 = 64.0;

@@ -36,7 +36,7 @@ impl Mode {
     }
 }
 
-/// Input of the state machine for each decision of the scheduler.
+/// Input to the state machine for each decision of the scheduler.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct ModeInput {
     pub(super) now: Instant,
@@ -54,7 +54,7 @@ pub(super) struct ModeInput {
     pub(super) is_void: bool,
 }
 
-/// Bytes delivered over a measured time.
+/// Bytes delivered in a measured time.
 #[derive(Copy, Clone, Debug)]
 struct Measurement {
     counted_from: Instant,

@@ -28,7 +28,7 @@ const fn outcome(passed_ms: u64, segments: u64) -> Outcome {
     Outcome { passed_ms, segments }
 }
 
-/// Requests 200 decisions, with these outcomes for waiting and for sending. Returns which ones were to wait.
+/// Requests 200 decisions, with these outcomes for waiting and for sending. Returns true for each decision to wait.
 fn train(
     peekaboo: &mut Peekaboo,
     pair: &[SubflowView],
@@ -134,7 +134,7 @@ fn the_memory_of_the_scheduler_is_bounded() {
     }
     assert!(stream.mappings.len() > MAX_EPISODES);
     assert!(peekaboo.episodes.len() <= MAX_EPISODES);
-    // If the decision is refused, the scheduler is asked again about this segment.
+    // If the decision is refused, the scheduler is consulted again about this segment.
     let mut refused = Peekaboo::default();
     let stream = Stream::new(5_000);
     for _ in 0..5 {

@@ -238,7 +238,7 @@ fn with_exceptions_of_names_every_query_goes_to_the_interface() {
     };
     assert!(past(&settings) > 0, "a resolver that is direct");
     assert_eq!(past(&sorting), 0);
-    // Queries do not leave either after the lead was removed.
+    // Queries do not leave either after the lead is removed.
     let held = RoutingSettings { kill_switch: true, ..sorting };
     let switch = held.switch(OWN, &facts);
     let direct = switch.iter().position(|rule| matches!(rule.selector, Selector::To(_))).unwrap();

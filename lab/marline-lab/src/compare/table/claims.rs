@@ -20,7 +20,7 @@ pub struct Claim {
     /// The bound.
     pub bound: f64,
     /// True if larger values are better.
-    pub more: bool,
+    pub larger_is_better: bool,
     /// Origin of the bound.
     pub must: String,
 }
@@ -29,12 +29,12 @@ impl Claim {
     /// Returns true if the claim holds. It does not hold if a measurement is missing.
     #[must_use]
     pub fn holds(&self) -> bool {
-        if self.more { self.ours >= self.bound } else { self.ours <= self.bound }
+        if self.larger_is_better { self.ours >= self.bound } else { self.ours <= self.bound }
     }
 }
 
 /// Formats a number, or a blank for NaN.
-fn known(value: f64) -> String {
+fn number_or_blank(value: f64) -> String {
     if value.is_nan() { String::new() } else { number(value) }
 }
 
@@ -51,15 +51,15 @@ pub(super) fn table(claims: &[Claim]) -> String {
             (value, whose) => format!("{} ({whose})", number(value)),
         };
         let holds = if claim.holds() { "yes" } else { "**no**" };
-        let sign = if claim.more { ">=" } else { "<=" };
+        let sign = if claim.larger_is_better { ">=" } else { "<=" };
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} | {alone} | {sign} {} ({}) | {holds} |",
             claim.row,
             claim.what,
             number(claim.ours),
-            known(claim.kernel),
-            known(ratio),
+            number_or_blank(claim.kernel),
+            number_or_blank(ratio),
             number(claim.bound),
             claim.must,
         );
@@ -115,7 +115,7 @@ impl Side<'_> {
             kernel: value(self.kernel),
             alone: (f64::NAN, ""),
             bound: value(self.kernel),
-            more: false,
+            larger_is_better: false,
             must: "the kernel's".to_owned(),
         }
     }
@@ -159,7 +159,7 @@ impl Side<'_> {
     fn goodput(&self) -> Claim {
         let goodput = |pool: &Pool| pool.median("goodput_mbit_per_s");
         let claim = self.claim("goodput Mbit/s", goodput);
-        Claim { more: true, alone: (goodput(self.first), "first path"), ..claim }
+        Claim { larger_is_better: true, alone: (goodput(self.first), "first path"), ..claim }
     }
 
     /// Claims that a result is at least 90 % of that of the kernel's TCP on the same path.
@@ -222,7 +222,7 @@ fn claim_small_windows(pools: &Pools<'_>) -> Option<Claim> {
         kernel: worst(Contestant::Kernel)?,
         alone: (100.0, "the better path"),
         bound: 26.0,
-        more: true,
+        larger_is_better: true,
         must: "the PAPD paper's min-RTT".to_owned(),
     })
 }

@@ -137,7 +137,7 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
     if paths.is_empty() {
         checker.report(
             &KeyPath::default(),
-            "there must be at least one [[path]] with `name` and `link`",
+            "no [[path]] found; add at least one, with `name` and `link`",
         );
     }
     let mut seen = BTreeSet::new();
@@ -155,7 +155,7 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
         if path.client.is_empty() != path.server.is_empty() {
             checker.report(
                 &key_path,
-                "give addresses for both hosts, or for neither to have them chosen",
+                "only one host has addresses; set them for both, or for neither to have them chosen",
             );
         }
     }
@@ -181,11 +181,13 @@ fn fault(
     let order: Option<ParsedCommand> =
         checker.check_result(&key_path.key("command"), raw.command.parse());
     if raw.lasts.is_some() && order.is_some_and(|order| !can_be_restored(&order)) {
-        checker.report(&key_path.key("lasts"), "only `down` can have a duration");
+        checker
+            .report(&key_path.key("lasts"), "this command cannot have a duration; only `down` can");
     }
     for (key, span) in [("after", raw.after), ("between", raw.between)] {
         if span.is_some_and(|span| span.least.0 > span.most.0) {
-            checker.report(&key_path.key(key), "the earlier time must come first");
+            checker
+                .report(&key_path.key(key), "the times are reversed; give the earlier one first");
         }
     }
     let moment = match (raw.burst, raw.around_burst, raw.between) {
@@ -252,7 +254,7 @@ fn contestants(
         let key_path = KeyPath::top_level("variant").at(number);
         let name = raw.name.trim();
         if name.is_empty() || !seen.insert(name.to_owned()) {
-            checker.report(&key_path.key("name"), "every variant needs a unique name");
+            checker.report(&key_path.key("name"), "expected a name that no earlier variant has");
         }
         for path in &raw.paths {
             let found = path_number(paths, path.split(',').next().unwrap_or_default());
@@ -295,7 +297,7 @@ fn buffers(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant) {
     for (key, bytes) in [("send_buffer", raw.send_buffer), ("receive_buffer", raw.receive_buffer)] {
         if let Some(Bytes(bytes)) = bytes.filter(|bytes| !BUFFER_RANGE.contains(&bytes.0)) {
             let (least, most) = (BUFFER_RANGE.start(), BUFFER_RANGE.end());
-            let what = format!("{bytes} bytes: must be from {least} to {most}");
+            let what = format!("{bytes} bytes: must be {least} to {most}");
             checker.report(&key_path.key(key), what);
         }
     }

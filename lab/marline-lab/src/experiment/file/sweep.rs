@@ -84,12 +84,12 @@ fn values(value: &Value) -> anyhow::Result<Vec<Value>> {
         _ => bail!("expected a list, or {{ from = \"10ms\", to = \"80ms\", steps = 4 }}"),
     };
     let count = values.len();
-    ensure!((1..=MAX_VALUES).contains(&count), "{count} values: must be 1 to {MAX_VALUES}");
+    ensure!((1..=MAX_VALUES).contains(&count), "expected 1 to {MAX_VALUES} values, found {count}");
     Ok(values)
 }
 
 /// Parses a number with its unit.
-fn measured(value: &Value) -> anyhow::Result<(f64, String)> {
+fn parse_quantity(value: &Value) -> anyhow::Result<(f64, String)> {
     Ok(match value {
         Value::Integer(number) => (*number as f64, String::new()),
         Value::Float(number) => (*number, String::new()),
@@ -105,9 +105,9 @@ fn measured(value: &Value) -> anyhow::Result<(f64, String)> {
 
 impl Range {
     fn values(&self) -> anyhow::Result<Vec<Value>> {
-        let ((from, unit), (to, other)) = (measured(&self.from)?, measured(&self.to)?);
+        let ((from, unit), (to, other)) = (parse_quantity(&self.from)?, parse_quantity(&self.to)?);
         ensure!(unit == other, "`{unit}` and `{other}`: both ends need the same unit");
-        ensure!((2..=MAX_VALUES).contains(&self.steps), "steps: must be from 2 to {MAX_VALUES}");
+        ensure!((2..=MAX_VALUES).contains(&self.steps), "steps: must be 2 to {MAX_VALUES}");
         let log = self.scale == Scale::Log;
         ensure!(!log || (from > 0.0 && to > 0.0), "a logarithmic scale must start above 0");
         let whole = matches!((&self.from, &self.to), (Value::Integer(_), Value::Integer(_)));
@@ -147,8 +147,8 @@ pub(super) fn points(
         }
         chosen.reverse();
         let values: Vec<(String, String)> =
-            chosen.iter().map(|(axis, value)| (axis.key.clone(), plain(value))).collect();
-        let mut file = applied(text, &chosen).map_err(|what| {
+            chosen.iter().map(|(axis, value)| (axis.key.clone(), format_value(value))).collect();
+        let mut file = apply_values(text, &chosen).map_err(|what| {
             let at: Vec<String> = values.iter().map(|(k, v)| format!("{k} = {v}")).collect();
             anyhow::anyhow!("{name}: with {}: {what}", at.join(", "))
         })?;
@@ -159,7 +159,7 @@ pub(super) fn points(
     Ok(points)
 }
 
-fn plain(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -167,7 +167,10 @@ fn plain(value: &Value) -> String {
 }
 
 /// The experiment with these values.
-pub(super) fn applied(text: &str, chosen: &[(&Axis, &Value)]) -> Result<ExperimentFile, String> {
+pub(super) fn apply_values(
+    text: &str,
+    chosen: &[(&Axis, &Value)],
+) -> Result<ExperimentFile, String> {
     let mut document: Table = toml::from_str(text).map_err(|error| error.message().to_owned())?;
     document.remove("sweep");
     for (axis, value) in chosen {
@@ -186,12 +189,12 @@ fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()>
         ["workload", name, ref item @ ..]
             if !item.is_empty() && document.get("workload").is_some_and(Value::is_array) =>
         {
-            let mut workloads = named(document, "workload", name)?.into_iter();
+            let mut workloads = find_named(document, "workload", name)?.into_iter();
             workloads.try_for_each(|workload| set(workload, item, value))
         }
         ["workload" | "client" | "server", ..] | [_] => set(document, &words, value),
         ["path", name, ref item @ ..] if !item.is_empty() => {
-            for path in named(document, "path", name)? {
+            for path in find_named(document, "path", name)? {
                 if PATH_KEYS.contains(&item[0]) {
                     set(path, item, value)?;
                 } else {
@@ -203,12 +206,12 @@ fn replace(document: &mut Table, key: &str, value: &Value) -> anyhow::Result<()>
         ["variant", name, policy, ref words @ ..]
             if !words.is_empty() && parameter::is_policy(policy) =>
         {
-            let plain = plain(value);
-            let mut variants = named(document, "variant", name)?.into_iter();
+            let plain = format_value(value);
+            let mut variants = find_named(document, "variant", name)?.into_iter();
             variants.try_for_each(|variant| parameter::set(variant, policy, words, &plain))
         }
         ["variant", name, ref item @ ..] if !item.is_empty() => {
-            named(document, "variant", name)?.into_iter().try_for_each(|v| set(v, item, value))
+            find_named(document, "variant", name)?.into_iter().try_for_each(|v| set(v, item, value))
         }
         [list @ ("event" | "fault" | "background" | "stop"), number, ref item @ ..]
             if !item.is_empty() =>
@@ -243,13 +246,13 @@ fn set(table: &mut Table, words: &[&str], value: &Value) -> anyhow::Result<()> {
 fn amend_link(path: &mut Table, item: &str, value: &Value) -> anyhow::Result<()> {
     let link = path.get("link").and_then(Value::as_str).unwrap_or_default();
     let comma = if link.is_empty() { "" } else { "," };
-    let link = format!("{link}{comma}{item}={}", plain(value));
+    let link = format!("{link}{comma}{item}={}", format_value(value));
     path.insert("link".to_owned(), Value::String(link));
     Ok(())
 }
 
 /// The entries of a list with this name, or all for `*`.
-fn named<'a>(
+fn find_named<'a>(
     document: &'a mut Table,
     list: &str,
     name: &str,

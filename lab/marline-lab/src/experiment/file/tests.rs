@@ -80,8 +80,12 @@ fn a_dialogue_has_pieces_and_a_limit() {
     let plain = text.replace("pieces = [85, 500]\nunanswered = '22.5kB'\n", "");
     assert_eq!(read(&plain).experiment.workload(), &expected((2_500, 2_500), u32::MAX));
     for (from, to, wanted) in [
-        ("[85, 500]", "[500, 85]", "x.toml:11:10: the smaller value must come first"),
-        ("'22.5kB'", "0", "0 bytes: must be from 1"),
+        (
+            "[85, 500]",
+            "[500, 85]",
+            "x.toml:11:10: the values are reversed; give the smaller one first",
+        ),
+        ("'22.5kB'", "0", "0 bytes: must be 1"),
         ("'dialogue'", "'ask'", "kind = \"ask\" has no key `pieces`; it has request, answer"),
         ("answer = 750", "bytes = 750", "kind = \"dialogue\" has no key `bytes`"),
     ] {
@@ -109,12 +113,20 @@ fn file_errors_name_the_line_and_suggest_a_fix() {
         ("count = 8", "", "x.toml:7:1: `count` is missing, for example count = 200"),
         ("count = 8", "count = 5", "unknown burst 5: there are 5, counted from 0"),
         ("burst = 5", "", "x.toml:12:1: the time is missing; give one of: burst = 6"),
-        ("['0ms', '8ms']", "['9ms', '8ms']", "x.toml:15:9: the earlier time must come first"),
-        ("name = 'both'", "name = 'default'", "x.toml:19:8: every variant needs a unique name"),
+        (
+            "['0ms', '8ms']",
+            "['9ms', '8ms']",
+            "x.toml:15:9: the times are reversed; give the earlier one first",
+        ),
+        (
+            "name = 'both'",
+            "name = 'default'",
+            "x.toml:19:8: expected a name that no earlier variant has",
+        ),
         ("name = 'lte'", "name = 'wifi'", "x.toml:5:9: two paths are named `wifi`"),
         ("'200kB'", "'200 potatoes'", "x.toml:21:15: 200 potatoes is not a number of bytes"),
         ("'200kB'", "'200kB'\nstacks = ['mtcp']", "did you mean `mptcp`?"),
-        ("'200kB'", "0", "x.toml:21:15: 0 bytes: must be from 1 to 1073741824"),
+        ("'200kB'", "0", "x.toml:21:15: 0 bytes: must be 1 to 1073741824"),
         (
             "'200kB'",
             "'200kB'\nmode = 'interactive'",

@@ -40,7 +40,7 @@ fn a_player_takes_the_rate_that_fits_and_stops_when_its_buffer_is_full() {
 }
 
 #[test]
-fn the_picture_stands_still_while_the_buffer_is_empty() {
+fn playback_stalls_while_the_buffer_is_empty() {
     let mut player = Player::new(Film { segments: 3, ..FILM }, at(1_000));
     for (requested, arrived) in [(1_000, 1_500), (1_500, 8_000), (8_000, 8_500)] {
         assert_eq!(player.next_at, Some(at(requested)));
@@ -59,18 +59,18 @@ fn record(link: &str, fault: Option<Fault>) -> Record {
     let mut experiment = Experiment::over(&[("wifi", link)], Workload::Film(FILM));
     experiment.faults.extend(fault);
     experiment.patience = std::time::Duration::from_secs(5);
-    let outcome = simulate(&experiment, &Variant::alone("wifi", "wifi"), 1).expect("run");
+    let outcome = simulate(&experiment, &Variant::single_path("wifi", "wifi"), 1).expect("run");
     Record::from_outcome(&experiment, &outcome).expect("a record")
 }
 
 #[test]
-fn a_film_shows_what_its_link_gives() {
+fn video_metrics_follow_the_link_rate() {
     let whole = record("rate=3M,delay=20ms", None);
     assert_eq!((whole.messages.len(), whole.missing), (20, 0));
     let sizes: Vec<u32> = whole.messages.iter().map(|message| message.bytes).collect();
     assert_eq!((sizes[0], sizes[19]), (72_500, 1_000_000), "145 kbit/s, then 2 Mbit/s");
     assert_eq!(value(&whole.measures, "stalls"), 0.0);
-    // An outage shorter than the buffer has no effect, but a longer one interrupts the film.
+    // An outage shorter than the buffer has no effect, but a longer one stalls the video.
     let outage = |lasts| {
         let down = Fault::down("wifi", Moment::Between(45_000.0, 45_000.0));
         record("rate=6M,delay=20ms", Some(Fault { lasts: Some(lasts), ..down }))

@@ -92,7 +92,7 @@ fn a_file_names_what_is_wrong_with_its_workloads() {
         (format!("{ECHO}{ECHO}"), "x.toml:12:1: two workloads are named `echo`: give each"),
         (format!("{ECHO}{}", ECHO.replace("echo", "ecko")), "x.toml:13:9: unknown workload `ecko`"),
         (ECHO.replace("count = 50", "cuont = 50"), "unknown field `cuont`"),
-        ("workload = []\n".to_owned(), "there must be 1 to 32 workloads"),
+        ("workload = []\n".to_owned(), "expected 1 to 32 workloads, found 0"),
         ("workload = 5\n".to_owned(), "expected [workload] or [[workload]]"),
     ] {
         let text = match workloads.starts_with("workload") {
@@ -131,14 +131,14 @@ fn a_call_loses_what_its_paths_lose_and_is_late_where_they_are_slow() {
     assert_eq!((calm.messages.len(), late(&calm)), (1_000, 0.0));
     assert!(calm.latencies_ms().iter().all(|latency| (10.0..12.0).contains(latency)));
     let lossy = PATHS.replace("delay=10ms", "delay=10ms,loss=10%");
-    let alone = voice(&lossy, &Variant::alone("wifi", "wifi"));
+    let alone = voice(&lossy, &Variant::single_path("wifi", "wifi"));
     assert!((60..140).contains(&alone.missing), "{}", alone.missing);
     assert!((late(&alone) - f64::from(alone.missing) / 10.0).abs() < 1e-9);
     let both = voice(&lossy, &Variant::new("default"));
     assert!(late(&both) < 1.0, "{}", late(&both));
-    let slow = voice(PATHS, &Variant::alone("lte", "lte"));
+    let slow = voice(PATHS, &Variant::single_path("lte", "lte"));
     assert_eq!(late(&slow), 0.0);
-    let slower = voice(&PATHS.replace("40ms", "160ms"), &Variant::alone("lte", "lte"));
+    let slower = voice(&PATHS.replace("40ms", "160ms"), &Variant::single_path("lte", "lte"));
     assert_eq!((late(&slower), slower.missing), (100.0, 0));
 }
 

@@ -120,7 +120,7 @@ impl Samples {
     }
 }
 
-/// The number of the path that a subflow uses.
+/// The index of the path that a subflow uses.
 fn path_of(ends: FourTuple, paths: usize) -> Option<usize> {
     let FourTuple { local, remote } = ends;
     (0..paths).find(|number| {

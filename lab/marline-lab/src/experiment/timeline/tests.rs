@@ -33,7 +33,7 @@ fn workloads() -> [Workload; 6] {
 
 fn variants() -> [Variant; 3] {
     let auto = Variant::new("auto");
-    [auto.clone().scheduler("redundant"), Variant::alone("wifi", "wifi"), auto]
+    [auto.clone().scheduler("redundant"), Variant::single_path("wifi", "wifi"), auto]
 }
 
 /// Rows by column name, as in a CSV file.

@@ -3,7 +3,7 @@
 use marline_time::{Duration, Instant};
 
 /// Time for which an acknowledgment waits for later ones that replace it.
-pub(super) const THIN_WAIT: Duration = Duration::from_millis(10);
+pub(super) const ACK_THINNING_DELAY: Duration = Duration::from_millis(10);
 
 /// Source and destination port.
 pub(super) type Flow = (u16, u16);

@@ -28,7 +28,7 @@ pub struct Setting {
 pub struct Hole {
     /// From the last byte before the gap to the verdict.
     pub notice: Duration,
-    /// Why.
+    /// Cause of the verdict.
     pub cause: UnreachableCause,
     /// From the verdict to the established cellular subflow: promotion and a round trip.
     pub open: Duration,

@@ -18,7 +18,7 @@ use super::link;
 /// Start of the workload, when all paths are joined.
 pub const START: Instant = Instant::from_secs(1);
 
-/// A figure and its limit.
+/// A metric and its limit.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// Row and measure.
@@ -39,17 +39,17 @@ pub enum Limit {
 }
 
 impl Claim {
-    /// A figure with an upper limit.
+    /// A metric with an upper limit.
     pub fn at_most(what: impl Into<String>, value: f64, limit: f64) -> Self {
         Claim { what: what.into(), value, limit: Some(Limit::Most(limit)) }
     }
 
-    /// A figure with a lower limit.
+    /// A metric with a lower limit.
     pub fn at_least(what: impl Into<String>, value: f64, limit: f64) -> Self {
         Claim { what: what.into(), value, limit: Some(Limit::Least(limit)) }
     }
 
-    /// A figure that is only shown.
+    /// A metric that is only shown.
     pub fn shown(what: impl Into<String>, value: f64) -> Self {
         Claim { what: what.into(), value, limit: None }
     }

@@ -54,7 +54,7 @@ pub(super) struct Plan {
 pub(super) struct Seen {
     /// Round trip: p50 and p99.
     pub(super) game_ms: [f64; 2],
-    /// Share of the client's datagrams.
+    /// Share of the client's datagrams that were lost.
     pub(super) game_lost_percent: f64,
     /// Round trip: p50 and p99.
     pub(super) shell_ms: [f64; 2],

@@ -16,7 +16,7 @@ const OWN: &str = "11.0.0.1";
 const ROLE: &str = "MARLINE_TEST_ROLE";
 
 #[test]
-fn clients_of_one_server_reach_each_other_at_their_mapped_ports_and_no_service_beside_them() {
+fn clients_of_one_server_reach_each_other_at_their_mapped_ports_and_no_other_service() {
     let _others = support::among_others();
     if !possible(&["unshare"]) {
         return;

@@ -208,7 +208,7 @@ fn a_mode_that_cannot_win_is_not_tried() {
 
 #[test]
 fn a_mode_slower_than_one_path_is_left_after_a_window() {
-    /// Returns the milliseconds until the multipath mode, which won but then became bad, is left.
+    /// Returns the milliseconds until the multipath mode ends, which won but then became bad.
     fn left_after(alone: f64) -> u64 {
         let mut harness = Harness::compared(PapdConfig::default(), [10_000, 12_000]);
         harness.run(2_000);

@@ -50,7 +50,7 @@ fn check(
         (Some(most), None) => (most, false),
         (None, Some(least)) => (least, true),
         _ => {
-            checker.report(at, "give one of: at_most = 100, at_least = 10");
+            checker.report(at, "expected exactly one of: at_most = 100, at_least = 10");
             return None;
         }
     };

@@ -35,7 +35,7 @@ const MESSAGE_COUNT_RANGE: RangeInclusive<u32> = 1..=1_000_000;
 const PAGE_COUNT_RANGE: RangeInclusive<u32> = 1..=100;
 /// Block size of a bulk stream in bytes. Only the rate matters, so any size would do.
 const BULK_BYTES: u64 = 65_536;
-/// Film settings except the length.
+/// Video settings except the length.
 const FILM: Film = Film { segment_ms: 4_000, segments: 0, buffer_ms: 30_000 };
 /// Time between two frames of a video with a constant rate.
 const VIDEO_FRAME_INTERVAL_MS: u64 = 40;
@@ -50,7 +50,10 @@ const VOICE_DEADLINE: Duration = Duration::from_millis(150);
 pub(super) fn loads(checker: &mut Checker<'_>, raw: &RawWorkloads) -> Vec<Load> {
     let top = KeyPath::top_level("workload");
     if !(1..=MAX_WORKLOADS).contains(&raw.all.len()) {
-        checker.report(&top, format!("there must be 1 to {MAX_WORKLOADS} workloads"));
+        checker.report(
+            &top,
+            format!("expected 1 to {MAX_WORKLOADS} workloads, found {}", raw.all.len()),
+        );
     }
     let mut loads: Vec<Load> = Vec::new();
     for (number, raw_load) in raw.all.iter().enumerate() {
@@ -141,7 +144,7 @@ impl Keys<'_, '_> {
         let gap = self.need("gap", "\"100ms\" or [\"100ms\", \"200ms\"]", self.raw.gap)?;
         let (least_ms, most_ms) = (gap.least.ms(), gap.most.ms());
         if least_ms > most_ms {
-            self.report("gap", "the smaller value must come first");
+            self.report("gap", "the values are reversed; give the smaller one first");
         }
         Some(Gap { least_ms, most_ms })
     }
@@ -149,7 +152,7 @@ impl Keys<'_, '_> {
     fn count(&mut self, range: RangeInclusive<u32>) -> Option<u32> {
         let count = self.need("count", "200", self.raw.count)?;
         if !range.contains(&count) {
-            self.report("count", &format!("must be from {} to {}", range.start(), range.end()));
+            self.report("count", &format!("must be {} to {}", range.start(), range.end()));
         }
         Some(count)
     }
@@ -162,7 +165,7 @@ impl Keys<'_, '_> {
     fn size(&mut self, key: &str, bytes: Bytes) -> Option<u32> {
         if !MESSAGE_BYTES_RANGE.contains(&bytes.0) {
             let (least, most) = (MESSAGE_BYTES_RANGE.start(), MESSAGE_BYTES_RANGE.end());
-            self.report(key, &format!("{} bytes: must be from {least} to {most}", bytes.0));
+            self.report(key, &format!("{} bytes: must be {least} to {most}", bytes.0));
             return None;
         }
         Some(bytes.0 as u32)
@@ -172,7 +175,7 @@ impl Keys<'_, '_> {
     fn sizes(&mut self, key: &str, span: Span<Bytes>) -> Option<(u32, u32)> {
         let (least, most) = (self.size(key, span.least)?, self.size(key, span.most)?);
         if least > most {
-            self.report(key, "the smaller value must come first");
+            self.report(key, "the values are reversed; give the smaller one first");
         }
         Some((least, most))
     }
@@ -182,7 +185,7 @@ impl Keys<'_, '_> {
         let usual = usual.map(|bytes| Span { least: Bytes(bytes), most: Bytes(bytes) });
         let bytes = self.need("bytes", "8192", self.raw.bytes.or(usual))?;
         if bytes.least != bytes.most {
-            self.report("bytes", "only bursts have random sizes");
+            self.report("bytes", "expected a single size; only bursts have random sizes");
         }
         self.size("bytes", bytes.least)
     }
@@ -198,7 +201,7 @@ impl Keys<'_, '_> {
         })
     }
 
-    /// Parses a film whose player chooses the rate. With `rate`, a frame is sent every 40 ms.
+    /// Parses a video whose player chooses the rate. With `rate`, a frame is sent every 40 ms.
     fn video(&mut self) -> Option<Workload> {
         let lasts_ms = self.lasts_ms()?;
         let Some(rate) = &self.raw.rate else {

@@ -16,7 +16,7 @@ pub struct Conservation {
 }
 
 impl Conservation {
-    /// A new check.
+    /// Creates a check of a world without packets so far.
     #[must_use]
     pub fn new() -> Self {
         Conservation::default()

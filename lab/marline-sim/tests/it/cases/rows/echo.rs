@@ -21,7 +21,7 @@ const LINKS: [(&str, [&str; 2]); 2] = [
         ],
     ),
 ];
-/// Messages of a run: 58 s.
+/// Number of messages per run, which takes 58 s.
 const MESSAGES: usize = 387;
 const BYTES: u64 = 200;
 /// Time at the start that is not evaluated.

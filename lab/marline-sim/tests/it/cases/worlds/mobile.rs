@@ -113,7 +113,7 @@ impl Plan {
         }
         // Later connections could not start from an address that another path had.
         self.connections = if rng.chance(0.3) && !self.renumbers_first() { 3 } else { 1 };
-        // Two SYNs of a join may be lost, after a second and two more.
+        // Two SYNs of a join may be lost, which costs one second and then two more.
         self.grace = Duration::from_secs(3);
         let reserves = self.paths.backup.iter().filter(|backup| **backup).count();
         let one_by_one = [", break-before-make", ", multimob, "];

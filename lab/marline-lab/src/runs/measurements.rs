@@ -17,11 +17,11 @@ pub enum Measure {
     Mean,
     /// Median latency in ms.
     P50,
-    /// 95 % quantile in ms.
+    /// 95th percentile in ms.
     P95,
-    /// 99 % quantile in ms.
+    /// 99th percentile in ms.
     P99,
-    /// 99 % quantile divided by that of the messages' lower bounds.
+    /// 99th percentile divided by that of the messages' lower bounds.
     P99ToBound,
     /// Median of the runs' goodput in Mbit/s.
     Goodput,
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn intervals_have_nearly_their_nominal_coverage() {
-        // The 95 % quantile of a uniform distribution from 0 to 100 is 95.
+        // The 95th percentile of a uniform distribution from 0 to 100 is 95.
         let trials = 200;
         let held = (0..trials).filter(|trial| {
             let of = measured(&runs(100 + trial, 12, |unit| 100.0 * unit));

@@ -6,7 +6,7 @@ use crate::parallel::parallel;
 use crate::policies;
 
 /// The jobs on stack `sim`.
-pub(super) fn simulated(jobs: &[Job]) -> Vec<&Job> {
+pub(super) fn simulated_jobs(jobs: &[Job]) -> Vec<&Job> {
     jobs.iter().filter(|job| job.lane.stack == Stack::Sim).collect()
 }
 
@@ -14,7 +14,7 @@ pub(super) fn simulated(jobs: &[Job]) -> Vec<&Job> {
 /// `go_on` returns false. Failed jobs have no result. Only the results of one batch are held in memory.
 ///
 /// # Errors
-/// Those of `take`. The remaining jobs are not run.
+/// Returns the first error of `take`. The remaining jobs are not run.
 pub(super) fn run_again<T: Send>(
     at_once: usize,
     jobs: &[&Job],

@@ -19,7 +19,7 @@ const PART: Part = Part::new("drawn", 20, 120);
 /// Ranges of uniform values.
 const RATE_MBIT: [f64; 2] = [20.0, 100.0];
 const RTT_MS: [f64; 2] = [10.0, 200.0];
-/// Range of a value that is uniform in the logarithm.
+/// Range of a log-uniform value.
 const LOSS: [f64; 2] = [1e-4, 1e-2];
 /// Small buffers, in multiples of RTT_max x the rate of the faster link. Bonding cannot win.
 const SMALL: [f64; 2] = [0.2, 0.9];
@@ -54,8 +54,7 @@ pub(super) fn run(
         |root| measure(context, root),
         |samples| Ok(vec![inequality(samples, no_faster)]),
     )?;
-    let title =
-        "Drawn links, with a buffer below RTT_max x best rate: a pair of links of each root";
+    let title = "Drawn links, with a buffer below RTT_max x best rate: one pair of links per root";
     all.tables.push(Table::new("drawn", title, rows));
     for (name, is_small) in [("small", true), ("large", false)] {
         let contestants: [fn(&Rates) -> f64; 3] =

@@ -65,7 +65,7 @@ impl ComparedRuns {
         share.percent()
     }
 
-    /// Number of runs of a root's ride of a class that are worse than the better carrier.
+    /// Number of runs on a root's ride of this class that are worse than the better carrier.
     fn count_worse(self, rides: &[StudiedRide], class: usize) -> i64 {
         let reno = self.reno(&rides[class]);
         rides[class].studied.iter().filter(|goodput| is_worse(**goodput, reno)).count() as i64
@@ -115,7 +115,7 @@ pub(super) fn rows(
     let worse = file.published.worse_than_best();
     let ours = ComparedRuns::AnotherRide;
     let mean = 100.0 * worse.iter().sum::<f64>() / worse.len() as f64;
-    let often = Row::new("all classes: worse than the better carrier")
+    let often = Row::new("all classes: runs worse than the better carrier")
         .statement("study-worse-than-best")
         .paper(mean, "%")
         .estimate(&ours.worse_share_overall(samples), "%")
@@ -129,7 +129,7 @@ pub(super) fn rows(
     Ok(vec![often, oftener])
 }
 
-/// The study's shares beside ours.
+/// The study's shares next to ours.
 pub(super) fn grid(samples: &Samples<Vec<StudiedRide>>, published: &Published) -> Grid {
     let columns = [
         ("share of the runs", ""),

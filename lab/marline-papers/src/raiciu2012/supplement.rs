@@ -182,12 +182,12 @@ pub(super) fn buffers(context: &Context<'_>) -> anyhow::Result<Grid> {
         let [said_name, ordered_name, queue_name] = match jitter_ms {
             100 => [
                 "100 ms: send buffer of 204,800 bytes",
-                "100 ms: in order",
+                "100 ms: no reordering",
                 "100 ms: queue of 200 KB",
             ],
             _ => [
                 "250 ms: send buffer of 204,800 bytes",
-                "250 ms: in order",
+                "250 ms: no reordering",
                 "250 ms: queue of 200 KB",
             ],
         };

@@ -21,7 +21,7 @@ pub(super) struct SteeringAction {
     pub(super) weights: Vec<f32>,
     /// For each path, true if copies are allowed. Missing values count as false.
     pub(super) copies_on: Vec<bool>,
-    /// Number of the action, so that schedulers notice new ones.
+    /// Sequence number of the action, by which schedulers notice new ones.
     pub(super) number: u64,
 }
 

@@ -1,8 +1,7 @@
-//! The curves of both studies on links drawn around theirs. Each root draws every number of the links.
+//! The curves of both studies on links drawn around theirs. Each root draws every parameter of the links.
 //!
-//! Each number of a link (rate, delay, loss, jitter, queue) is the study's times a factor between a half and two.
-//! The factors are independent and uniform in the logarithm. The rule was written down before the first run with
-//! it.
+//! Each parameter of a link (rate, delay, loss, jitter, queue) is the study's times a factor between a half and two.
+//! The factors are independent and log-uniform. The rule was written down before the first run with it.
 
 use std::time::Duration;
 
@@ -58,8 +57,8 @@ pub(super) fn grid(context: &Context<'_>) -> anyhow::Result<Grid> {
         ("curve", ""),
         ("p50 / WiFi's", ""),
         ("no M's p50 / p50", ""),
-        ("links with a p50 of at most WiFi's", "%"),
-        ("links with a p50 of at most 1.25 of WiFi's", "%"),
+        ("links with p50 at most that of WiFi", "%"),
+        ("links with p50 at most 1.25 times that of WiFi", "%"),
     ];
     let title = "Ours: every rule, and Marline's default, on links drawn around the published ones";
     let mut grid = Grid::new("ours", title, &columns);

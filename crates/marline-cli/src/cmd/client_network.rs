@@ -26,7 +26,7 @@ pub(super) const CLOSING_TIME: marline::time::Duration = marline::time::Duration
 /// Tunnel through a server.
 pub(super) type CurrentTunnel = Arc<Current<Tunnel<Dialer>>>;
 
-/// An opened network of a client.
+/// A client's network, opened.
 pub(super) struct OpenedClient {
     pub(super) client: Client,
     pub(super) udp: Arc<UdpTunnel>,

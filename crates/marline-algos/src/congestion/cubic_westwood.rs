@@ -25,9 +25,9 @@
 //! - *Pauses.* A window that was used is kept for [`WINDOW_VALIDITY`] (five minutes, as in RFC 7661) instead of one
 //!   timeout. If less than half of it was in flight recently, it is cut to twice that amount (the RFC's `pipeACK`). The
 //!   first burst is paced over half a round trip if there is no queue.
-//! - *A queue of our own stays short* ([`own_queue`](super::own_queue)): a bulk sender that fills a queue alone, or
-//!   together with other connections of its user, limits its window to what the path holds plus a small queue. While
-//!   that queue is short, a loss is not congestion.
+//! - *A queue of our own stays short* ([`PathQueue`]): a bulk sender that fills a queue alone, or together with other
+//!   connections of its process, limits its window to what the path holds plus a small queue. While that queue is
+//!   short, a loss is not congestion.
 //! - *Subflows that share a bottleneck share one TCP's growth*, once their queueing delays show that they do
 //!   ([`shared_bottleneck`](super::shared_bottleneck)).
 //!
@@ -42,12 +42,14 @@
 //! *p99 of a small message:* behind a queue of others, as with CUBIC; next to our own bulk data some 20 ms later.
 //! After a pause, a burst is sent within about one round trip.
 
-use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
+use marline_policy::{
+    AckSample, CongestionController, CongestionSignal, PathQueue, QueueLimit, SenderRound,
+    SubflowId, SubflowView,
+};
 use marline_time::{Duration, Instant, Rate};
 
 use super::Cubic;
 use super::filter::{MaxRateFilter, Rounds};
-use super::own_queue::{OwnQueue, PathEstimate};
 use super::shared_bottleneck::{SharedBottleneck, sampling_interval};
 use crate::slow_start::SlowStartKind;
 
@@ -70,6 +72,8 @@ const LOSS_MEMORY: f64 = 300.0;
 const WINDOW_VALIDITY: Duration = Duration::from_secs(300);
 /// Number of segments that may always be in flight during recovery; more if the path holds more.
 const MIN_RECOVERY_FLIGHT: f64 = 4.0;
+/// Smallest limit on our own queue in segments, so that a loss is still detected without a timeout.
+const MIN_QUEUE_WINDOW: f64 = 4.0;
 /// Weight of the newest delivery in the smoothed rate.
 const RATE_GAIN: f64 = 1.0 / 8.0;
 /// Length of a span. The maximum number of bytes in flight covers one to two spans.
@@ -85,6 +89,22 @@ enum Episode {
     Random,
     /// Losses mean congestion: the window was reduced.
     Congestion,
+}
+
+/// Limit on a queue that only our own data fills.
+#[derive(Debug, Default)]
+struct OwnQueue {
+    /// The path's queue; `None` until this sender fills it.
+    path: Option<PathQueue>,
+    /// True if this sender should share the path's queue.
+    is_wanted: bool,
+    limit: QueueLimit,
+    /// Largest useful window in bytes, as of the last ACK, if there is a limit.
+    window: Option<u64>,
+    /// True if the window limited the sender in the current round trip.
+    is_bulk: bool,
+    /// Bytes delivered before the current round trip.
+    delivered_before: u64,
 }
 
 /// CUBIC that tolerates losses without a queue.
@@ -130,7 +150,7 @@ impl CubicWestwood {
             rounds: Rounds::default(),
             fastest: MaxRateFilter::new(RATE_ROUNDS),
             lasting: MaxRateFilter::new(QUEUE_ROUNDS),
-            own_queue: OwnQueue::new(),
+            own_queue: OwnQueue::default(),
             in_flight: 0,
             srtt: Duration::ZERO,
             min_rtt: Duration::ZERO,
@@ -150,7 +170,15 @@ impl CubicWestwood {
             || self.lost > MAX_LOSS
             || (self.has_queue()
                 && self.exceeds_path_capacity()
-                && !self.own_queue.keeps_queue_short(self.queue()))
+                && !self.keeps_queue_short())
+    }
+
+    /// Returns true if the window is limited and the queue is short. The link has room for more, so a loss is random.
+    fn keeps_queue_short(&self) -> bool {
+        match self.own_queue.limit {
+            QueueLimit::Rtt { target, .. } => self.queue() <= target * 2,
+            QueueLimit::None | QueueLimit::Others => false,
+        }
     }
 
     /// Returns the smoothed queueing delay.
@@ -231,19 +259,49 @@ impl CubicWestwood {
 
     /// Updates the limit on our own queue.
     fn limit_own_queue(&mut self, ack: &AckSample, new_round: bool) {
-        let before = self.own_queue.limit();
-        let path = PathEstimate {
-            min_rtt: self.min_rtt,
-            largest_rate: self.lasting.get(),
-            smoothed_rate: Rate::from_bytes_per_s(self.rate as u64),
-            mss: self.mss,
+        self.own_queue.is_bulk |= ack.cwnd_limited;
+        if new_round {
+            self.report_round(ack);
+        }
+        self.own_queue.window = match self.own_queue.limit {
+            QueueLimit::Rtt { rtt, .. } => {
+                let useful = self.lasting.get().bytes_in(rtt);
+                Some(useful.max((MIN_QUEUE_WINDOW * self.mss) as u64))
+            }
+            QueueLimit::None | QueueLimit::Others => None,
         };
-        self.own_queue.on_ack(ack, &path, new_round);
-        match (before, self.own_queue.limit()) {
-            (None, Some(_)) => self.cubic.end_slow_start(),
+    }
+
+    /// Reports a round trip to the senders that share the path's queue.
+    fn report_round(&mut self, ack: &AckSample) {
+        let has_queue = self.has_queue();
+        let queue = &mut self.own_queue;
+        let is_bulk = core::mem::take(&mut queue.is_bulk);
+        let delivered = ack.total_delivered - queue.delivered_before;
+        queue.delivered_before = ack.total_delivered;
+        let Some(path) = &queue.path else {
+            queue.is_wanted = is_bulk && has_queue;
+            return;
+        };
+        let before = core::mem::replace(
+            &mut queue.limit,
+            path.report(&SenderRound {
+                now: ack.now,
+                rtt: self.srtt,
+                min_rtt: self.min_rtt,
+                smoothed_rate: Rate::from_bytes_per_s(self.rate as u64),
+                largest_rate: self.lasting.get(),
+                delivered,
+                is_bulk,
+            }),
+        );
+        match (before, queue.limit) {
+            (QueueLimit::None | QueueLimit::Others, QueueLimit::Rtt { .. }) => {
+                self.cubic.end_slow_start();
+            }
             // The application sends less. CUBIC grows from the limit if there is bulk data again.
-            (Some(limit), None) if !self.own_queue.yields_to_others() => {
-                self.cubic.bound_window(limit as f64);
+            (QueueLimit::Rtt { .. }, QueueLimit::None) => {
+                self.cubic.bound_window(queue.window.unwrap_or(u64::MAX) as f64);
             }
             _ => {}
         }
@@ -251,7 +309,7 @@ impl CubicWestwood {
 
     /// Returns true if the limit on our own queue is smaller than CUBIC's window.
     fn is_limited(&self) -> bool {
-        self.own_queue.limit().is_some_and(|limit| limit < self.cubic.window())
+        self.own_queue.window.is_some_and(|limit| limit < self.cubic.window())
     }
 
     /// Lets CUBIC's window grow, except while the limit on our own queue applies.
@@ -340,15 +398,24 @@ impl CongestionController for CubicWestwood {
     }
 
     fn window(&self) -> u64 {
-        self.cubic.window().min(self.own_queue.limit().unwrap_or(u64::MAX))
+        self.cubic.window().min(self.own_queue.window.unwrap_or(u64::MAX))
     }
 
     fn wants_group(&self) -> bool {
         self.wants_views
     }
 
+    fn wants_queue(&self) -> bool {
+        self.own_queue.is_wanted
+    }
+
+    fn share_queue(&mut self, queue: PathQueue) {
+        self.own_queue.is_wanted = false;
+        self.own_queue.path = Some(queue);
+    }
+
     fn ssthresh(&self) -> u64 {
-        self.cubic.ssthresh().min(self.own_queue.limit().unwrap_or(u64::MAX))
+        self.cubic.ssthresh().min(self.own_queue.window.unwrap_or(u64::MAX))
     }
 
     /// Leaves pacing to the core, except where there is no queue. In that case, it paces at twice the window per round

@@ -4,7 +4,6 @@ mod bbr;
 mod cubic;
 mod cubic_westwood;
 mod filter;
-mod own_queue;
 mod reno;
 mod shared_bottleneck;
 pub mod window;

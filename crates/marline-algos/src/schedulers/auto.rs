@@ -119,6 +119,12 @@ const TAIL_WEIGHT: f32 = 1.0;
 const EXPLORE_AFTER: Duration = Duration::from_millis(300);
 /// Maximum number of segments of a message whose end is repeated early.
 const SHORT_SEGMENTS: u64 = 2;
+/// Budget for copies of short messages on paths that are not in doubt. Frequent ones, such as the echoes of a game,
+/// would otherwise all be copied, although a path that loses single packets repeats them early.
+const SHORT_BUDGET: BudgetConfig =
+    BudgetConfig { share: 0.0, rate: Rate::from_bytes_per_s(2_500) };
+/// Largest share of that budget that counts: it requires a gain of 3 %, so that a path in doubt is not affected.
+const MAX_SHORT_SHARE: f32 = 0.68;
 /// Maximum number of mappings examined for copies.
 const MAX_EXAMINED_MAPPINGS: usize = 64;
 /// Maximum spending, in multiples of the budget.
@@ -187,6 +193,10 @@ impl Auto {
             let (budget, path_budget) = &self.limits;
             let idle = || IdleCapacity { rate: free_capacity(cx), share: self.idle_share };
             self.spending.spent = self.budget.spent_share_with(cx.now, budget, idle);
+            if !self.spending.unlimited && judge::is_message_short(cx) {
+                let spent = self.budget.spent_share(cx.now, &SHORT_BUDGET);
+                self.spending.spent = self.spending.spent.max(spent.min(MAX_SHORT_SHARE));
+            }
             let spent = &mut self.spending.path_budgets;
             self.path_budgets.spent_shares(cx.now, budget, path_budget, spent);
         }

@@ -51,7 +51,7 @@ const TRIAL_ROUNDS: u32 = 4;
 /// Smallest part of the earlier rate that our own queue leaves us under the limit.
 const MIN_KEPT_RATE: f64 = 0.8;
 /// First and longest time without a limit after a failure.
-const RETRY: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(80)];
+const RETRY: [Duration; 2] = [Duration::from_secs(20), Duration::from_secs(80)];
 /// Time with a limit after which the next failure counts as the first.
 const SUCCESS: Duration = Duration::from_secs(20);
 /// Round trips without a report of a bulk sender after which there is none.
@@ -156,6 +156,7 @@ struct State {
     retry: Duration,
     /// Queueing delay that is aimed at, constant while windows are limited.
     target: Duration,
+    target_at: Instant,
     /// Bytes delivered by all senders.
     delivered: u64,
     /// Smallest RTT in the current span and the previous one.
@@ -171,6 +172,7 @@ impl Default for State {
             phase: Phase::Unlimited { long: None },
             retry: RETRY[0],
             target: MIN_TARGET,
+            target_at: Instant::ZERO,
             delivered: 0,
             min_rtt: [Duration::MAX; 2],
             span_began: Instant::ZERO,
@@ -194,14 +196,13 @@ impl State {
             Phase::Limited(_) if interrupted => Phase::Unlimited { long: None },
             Phase::Limited(_) | Phase::Unlimited { .. } if !round.is_bulk => self.phase,
             Phase::Unlimited { long } => {
-                self.target = target(round, min_rtt);
+                self.update_target(round, min_rtt);
                 let long = long.filter(|_| !interrupted);
                 self.unlimited(queue > self.target * 2, long, round)
             }
             Phase::Limited(limited) if now < limited.drained_at => self.phase,
             Phase::Limited(limited) => {
-                let is_long = queue > self.target + self.target / 2;
-                self.limited(limited, is_long, since_bulk, round)
+                self.limited(limited, queue > self.target * 2, since_bulk, round)
             }
             Phase::Others { until } if now < until => self.phase,
             Phase::Others { .. } => Phase::Unlimited { long: None },
@@ -212,6 +213,14 @@ impl State {
                 QueueLimit::Rtt { rtt: min_rtt + self.target, target: self.target }
             }
             Phase::Others { .. } => QueueLimit::Others,
+        }
+    }
+
+    /// The smallest target of the senders' latest reports: their rates vary more than the link's if they compete.
+    fn update_target(&mut self, round: &SenderRound, min_rtt: Duration) {
+        let target = target(round, min_rtt);
+        if target <= self.target || round.now.since(self.target_at) > round.rtt * 2 {
+            (self.target, self.target_at) = (target, round.now);
         }
     }
 
@@ -373,7 +382,7 @@ mod tests {
     #[test]
     fn a_queue_of_others_is_left_alone_for_longer_each_time() {
         let mut path = Path::new(2);
-        for seconds in [10, 20, 40, 80, 80] {
+        for seconds in [20, 40, 80, 80] {
             assert_eq!(path.rounds(ROUNDS_TO_LIMIT + 1, 300, true), LIMIT);
             assert!(path.time_until_lifted(300) < Duration::from_secs(2));
             let until = path.now + Duration::from_secs(seconds);

@@ -122,7 +122,7 @@ const SHORT_SEGMENTS: u64 = 2;
 /// Budget for copies of short messages on paths that are not in doubt. Frequent ones, such as the echoes of a game,
 /// would otherwise all be copied, although a path that loses single packets repeats them early.
 const SHORT_BUDGET: BudgetConfig =
-    BudgetConfig { share: 0.0, rate: Rate::from_bytes_per_s(2_500) };
+    BudgetConfig { share: 0.0, rate: Rate::from_bytes_per_s(2_000) };
 /// Largest share of that budget that counts: it requires a gain of 3 %, so that a path in doubt is not affected.
 const MAX_SHORT_SHARE: f32 = 0.68;
 /// Maximum number of mappings examined for copies.

@@ -11,9 +11,10 @@
 //! much as before. The limit then stays.
 //!
 //! Otherwise somebody else fills the queue: it stays long for more than [`MAX_LONG_SHARE`] of the time, or the senders
-//! deliver less than [`MIN_KEPT_RATE`] of what they delivered before. The limit is lifted, and the next attempt follows
-//! after a time that doubles with each failure. The share of time decides because a queue that a CUBIC sender fills
-//! becomes short for a moment after each of its losses.
+//! deliver less than before ([`MIN_KEPT_RATE`]). The limit is lifted, and the next attempt follows after a time that
+//! doubles with each failure. The share of time decides because a queue that a CUBIC sender fills becomes short for a
+//! moment after each of its losses. The rate decides because a BBR sender takes a share without a long queue, and
+//! takes it slowly. A link that becomes slower looks the same, and then the next attempt begins with its new rate.
 //!
 //! Where a link's rate varies, as on mobile networks, a short queue runs empty when the rate rises. There the target is
 //! up to [`MAX_FACTOR`] times as long. It is measured while the queue is full: when the limit drains the queue, and when
@@ -44,12 +45,13 @@ const ROUNDS_TO_DRAIN: u32 = 2;
 const MAX_LONG_SHARE: f64 = 0.5;
 /// Time over which that share is averaged.
 const SHARE_MEMORY: Duration = Duration::from_secs(1);
-/// Shortest time after which the rate under the limit is compared with the rate before.
+/// Shortest time over which the rate under the limit is measured to compare it with the rate before.
 const TRIAL: Duration = Duration::from_secs(1);
 /// The same in round trips.
 const TRIAL_ROUNDS: u32 = 4;
-/// Smallest part of the earlier rate that our own queue leaves us under the limit.
-const MIN_KEPT_RATE: f64 = 0.8;
+/// Smallest part of the earlier rate that our own queue leaves us under the limit: in the first measurement, when a
+/// link hardly changes by chance, and in later ones.
+const MIN_KEPT_RATE: [f64; 2] = [0.8, 0.7];
 /// First and longest time without a limit after a failure.
 const RETRY: [Duration; 2] = [Duration::from_secs(20), Duration::from_secs(80)];
 /// Time with a limit after which the next failure counts as the first.
@@ -139,15 +141,10 @@ struct Limited {
     drained_at: Instant,
     /// Share of the time with a long queue since then.
     long_share: f64,
-    /// Comparison of rates that is under way.
-    trial: Option<Trial>,
-}
-
-/// Comparison of the rate under the limit with the rate before.
-#[derive(Copy, Clone, Debug, PartialEq)]
-struct Trial {
     bytes_per_s_before: f64,
-    began: Option<Mark>,
+    /// Smallest part of that rate in the current measurement, which began at `measured_from`.
+    min_kept_rate: f64,
+    measured_from: Option<Mark>,
 }
 
 #[derive(Debug)]
@@ -245,11 +242,12 @@ impl State {
         if now.since(began.at) < round.rtt * (ROUNDS_TO_LIMIT - 1) {
             return Phase::Unlimited { long };
         }
-        let bytes_per_s_before = rate_since(began, Mark { at: now, delivered });
         Phase::Limited(Limited {
             drained_at: now + round.rtt * ROUNDS_TO_DRAIN,
             long_share: 0.0,
-            trial: Some(Trial { bytes_per_s_before, began: None }),
+            bytes_per_s_before: rate_since(began, Mark { at: now, delivered }),
+            min_kept_rate: MIN_KEPT_RATE[0],
+            measured_from: None,
         })
     }
 
@@ -268,12 +266,12 @@ impl State {
             self.retry = RETRY[0];
         }
         let here = Mark { at: now, delivered: self.delivered };
+        let from = *limited.measured_from.get_or_insert(here);
         let mut is_slower = false;
-        if let Some(Trial { bytes_per_s_before, began }) = limited.trial {
-            let began = began.unwrap_or(here);
-            let ends = now.since(began.at) >= TRIAL.max(round.rtt * TRIAL_ROUNDS);
-            is_slower = ends && rate_since(began, here) < MIN_KEPT_RATE * bytes_per_s_before;
-            limited.trial = (!ends).then_some(Trial { bytes_per_s_before, began: Some(began) });
+        if now.since(from.at) >= TRIAL.max(round.rtt * TRIAL_ROUNDS) {
+            is_slower =
+                rate_since(from, here) < limited.min_kept_rate * limited.bytes_per_s_before;
+            (limited.min_kept_rate, limited.measured_from) = (MIN_KEPT_RATE[1], Some(here));
         }
         if limited.long_share <= MAX_LONG_SHARE && !is_slower {
             return Phase::Limited(limited);
@@ -421,12 +419,14 @@ mod tests {
         assert_eq!(path.rounds(ROUNDS_TO_LIMIT + 1, 100, true), LIMIT);
         path.rate /= 2;
         assert!(path.time_until_lifted(25) < Duration::from_secs(2));
-        // Later, a link that becomes slower is not a reason.
+        // Others may take it slowly. A link that becomes slower looks the same.
         let mut path = Path::new(1);
         assert_eq!(path.rounds(ROUNDS_TO_LIMIT + 1, 100, true), LIMIT);
         assert_eq!(path.rounds(100, 25, true), LIMIT);
-        path.rate /= 2;
+        path.rate = path.rate * 3 / 4;
         assert_eq!(path.rounds(100, 25, true), LIMIT);
+        path.rate = path.rate * 3 / 4;
+        assert_eq!(path.rounds(100, 25, true), QueueLimit::Others);
     }
 
     #[test]

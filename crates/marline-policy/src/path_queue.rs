@@ -17,8 +17,9 @@
 //! takes it slowly. A link that becomes slower looks the same, and then the next attempt begins with its new rate.
 //!
 //! Where a link's rate varies, as on mobile networks, a short queue runs empty when the rate rises. There the target is
-//! up to [`MAX_FACTOR`] times as long. It is measured while the queue is full: when the limit drains the queue, and when
-//! others compete, the rate varies for other reasons.
+//! up to [`MAX_FACTOR`] times as long. The variation is measured while the queue is full: when the limit drains the
+//! queue, and when others compete, the rate varies for other reasons. Later the target grows each time the queue runs
+//! empty, which a queue of others does not.
 //!
 //! *Source.* Rate x RTT as the useful window: TCP Vegas (Brakmo and Peterson, 1995) and BBR. Leaving the delay-based
 //! mode when others fill the queue: Copa (Arun and Balakrishnan, NSDI 2018). The joint test by the effect of the limit
@@ -37,6 +38,9 @@ const STEADY_SPREAD: f64 = 1.2;
 /// On links that vary more, the target grows by this factor per unit of that ratio, up to [`MAX_FACTOR`].
 const SPREAD_SLOPE: f64 = 20.0;
 const MAX_FACTOR: f64 = 15.0;
+/// The queue runs empty below this fraction of the target (divisor), and the target then grows by this factor.
+const EMPTY_SHARE: u32 = 4;
+const TARGET_GROWTH: f64 = 1.25;
 /// Round trips with a long queue before windows are limited. Bursts end sooner.
 const ROUNDS_TO_LIMIT: u32 = 3;
 /// Round trips that the queue has to drain before its length counts.
@@ -151,7 +155,7 @@ struct Limited {
 struct State {
     phase: Phase,
     retry: Duration,
-    /// Queueing delay that is aimed at, constant while windows are limited.
+    /// Queueing delay that is aimed at.
     target: Duration,
     target_at: Instant,
     /// Bytes delivered by all senders.
@@ -193,12 +197,16 @@ impl State {
             Phase::Limited(_) if interrupted => Phase::Unlimited { long: None },
             Phase::Limited(_) | Phase::Unlimited { .. } if !round.is_bulk => self.phase,
             Phase::Unlimited { long } => {
-                self.update_target(round, min_rtt);
+                self.update_target(round, min_rtt, since_bulk >= rtt / 2);
                 let long = long.filter(|_| !interrupted);
                 self.unlimited(queue > self.target * 2, long, round)
             }
             Phase::Limited(limited) if now < limited.drained_at => self.phase,
             Phase::Limited(limited) => {
+                if queue < self.target / EMPTY_SHARE {
+                    let most = MIN_TARGET.max(min_rtt / TARGET_SHARE).mul_f64(MAX_FACTOR);
+                    self.target = self.target.mul_f64(TARGET_GROWTH).min(most);
+                }
                 self.limited(limited, queue > self.target * 2, since_bulk, round)
             }
             Phase::Others { until } if now < until => self.phase,
@@ -213,10 +221,12 @@ impl State {
         }
     }
 
-    /// The smallest target of the senders' latest reports: their rates vary more than the link's if they compete.
-    fn update_target(&mut self, round: &SenderRound, min_rtt: Duration) {
+    /// The latest target of a sender that is alone, otherwise the smallest of the senders' latest ones: their rates vary
+    /// more than the link's, because they compete.
+    fn update_target(&mut self, round: &SenderRound, min_rtt: Duration, is_alone: bool) {
         let target = target(round, min_rtt);
-        if target <= self.target || round.now.since(self.target_at) > round.rtt * 2 {
+        let is_stale = round.now.since(self.target_at) > round.rtt * 2;
+        if target <= self.target || is_alone || is_stale {
             (self.target, self.target_at) = (target, round.now);
         }
     }
@@ -269,8 +279,7 @@ impl State {
         let from = *limited.measured_from.get_or_insert(here);
         let mut is_slower = false;
         if now.since(from.at) >= TRIAL.max(round.rtt * TRIAL_ROUNDS) {
-            is_slower =
-                rate_since(from, here) < limited.min_kept_rate * limited.bytes_per_s_before;
+            is_slower = rate_since(from, here) < limited.min_kept_rate * limited.bytes_per_s_before;
             (limited.min_kept_rate, limited.measured_from) = (MIN_KEPT_RATE[1], Some(here));
         }
         if limited.long_share <= MAX_LONG_SHARE && !is_slower {
@@ -301,10 +310,8 @@ mod tests {
     use super::*;
 
     const MIN_RTT: Duration = Duration::from_millis(30);
-    const LIMIT: QueueLimit = QueueLimit::Rtt {
-        rtt: Duration::from_millis(50),
-        target: Duration::from_millis(20),
-    };
+    const LIMIT: QueueLimit =
+        QueueLimit::Rtt { rtt: Duration::from_millis(50), target: Duration::from_millis(20) };
 
     /// A path with senders that report in turn.
     struct Path {
@@ -446,6 +453,17 @@ mod tests {
         assert_eq!(target(&varies, MIN_RTT), MIN_TARGET * 3);
         let varies = SenderRound { largest_rate: Rate::from_mbit(40), ..round };
         assert_eq!(target(&varies, MIN_RTT), MIN_TARGET * 15);
+    }
+
+    #[test]
+    fn the_target_grows_where_the_queue_runs_empty() {
+        let mut path = Path::new(1);
+        assert_eq!(path.rounds(ROUNDS_TO_LIMIT + 1, 100, true), LIMIT);
+        path.rounds(2, 100, true);
+        let QueueLimit::Rtt { target, .. } = path.rounds(3, 2, true) else { panic!("no limit") };
+        assert!(target > Duration::from_millis(35), "{target:?}");
+        let QueueLimit::Rtt { target, .. } = path.rounds(50, 2, true) else { panic!("no limit") };
+        assert_eq!(target, MIN_TARGET * 15);
     }
 
     #[test]

@@ -168,9 +168,7 @@ impl CubicWestwood {
     fn is_congested(&self) -> bool {
         self.min_rtt.is_zero()
             || self.lost > MAX_LOSS
-            || (self.has_queue()
-                && self.exceeds_path_capacity()
-                && !self.keeps_queue_short())
+            || (self.has_queue() && self.exceeds_path_capacity() && !self.keeps_queue_short())
     }
 
     /// Returns true if the window is limited and the queue is short. The link has room for more, so a loss is random.
@@ -421,10 +419,7 @@ impl CongestionController for CubicWestwood {
     /// Leaves pacing to the core, except where there is no queue. In that case, it paces at twice the window per round
     /// trip, so that a burst is sent in half a round trip.
     fn pacing_rate(&self) -> Option<Rate> {
-        if self.srtt.is_zero()
-            || self.window() < self.ssthresh() / 2
-            || self.has_queue()
-        {
+        if self.srtt.is_zero() || self.window() < self.ssthresh() / 2 || self.has_queue() {
             return None;
         }
         Some(Rate::over(2 * self.window(), self.srtt))

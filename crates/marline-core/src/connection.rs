@@ -1020,6 +1020,15 @@ impl Connection {
         });
     }
 
+    /// Passes the path's queue to a congestion controller that fills it.
+    fn share_queue(&mut self, cx: &Context<'_>, id: SubflowId) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if subflow.tcp().wants_queue() {
+            let path = subflow.tcp().path().addresses();
+            subflow.tcp_mut().share_queue(cx.queues.queue(path));
+        }
+    }
+
     /// Processes a segment that may be passed to TCP.
     fn on_admitted(
         &mut self,
@@ -1029,6 +1038,7 @@ impl Connection {
         ecn: Ecn,
     ) {
         self.assignment().refresh_group(cx.now, id);
+        self.share_queue(cx, id);
         let processed =
             self.with_workspace(cx, id, |connection, cx| connection.on_tcp(cx, id, segment, ecn));
         if processed.is_none() {

@@ -37,6 +37,7 @@ use crate::tables::flow_table::FlowTable;
 use crate::tables::network_memory::NetworkMemory;
 use crate::tables::outbox::Outbox;
 use crate::tables::path_faults::PathFaults;
+use crate::tables::path_queues::PathQueues;
 use crate::tables::reply_budget::ReplyBudget;
 use crate::tables::requests::Requests;
 use crate::tables::scheduler_scratch::SchedulerScratch;
@@ -77,6 +78,7 @@ pub struct Endpoint {
     /// Connections delivered to the application by Fast Open before their third ACK.
     fast_pending: usize,
     faults: PathFaults,
+    queues: PathQueues,
     silent_paths: SilentPaths,
     /// Limits replies to unknown flows: resets, and last ACKs of ended subflows.
     replies: ReplyBudget,
@@ -118,6 +120,7 @@ impl Endpoint {
             cookie_keys: None,
             fast_pending: 0,
             faults: PathFaults::default(),
+            queues: PathQueues::default(),
             silent_paths: SilentPaths::of_shard(config.shard.count),
             replies: ReplyBudget::new(per_s),
             challenges: ReplyBudget::new(per_s),
@@ -132,6 +135,11 @@ impl Endpoint {
             cookie_sent_at: None,
             config,
         }
+    }
+
+    /// Shares the queues of paths with other endpoints.
+    pub fn set_path_queues(&mut self, queues: PathQueues) {
+        self.queues = queues;
     }
 
     /// The connections, and the shared state that one of them borrows for a call.
@@ -150,6 +158,7 @@ impl Endpoint {
             fast_joins: &mut self.fast_joins,
             fast_opens: &mut self.fast_opens,
             faults: &mut self.faults,
+            queues: &self.queues,
             silent_paths: &mut self.silent_paths,
             challenges: &mut self.challenges,
             out: &mut self.out,

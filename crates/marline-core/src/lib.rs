@@ -51,6 +51,7 @@ pub use stats::{
     ConnectionInfo, Counters, ForecastScore, SubflowInfo, SubflowLocation, SubflowState, TcpDetail,
 };
 pub use traffic::{Metrics, Purpose, SegmentReceived, SegmentSent, Timer, Traffic, TrafficFilter};
+pub use tables::path_queues::PathQueues;
 pub use transmit::{
     Ecn, FourTuple, NetworkError, PacketMeta, PathAddresses, Transmit, TransmitBuf,
 };

@@ -57,7 +57,7 @@ use std::sync::Arc;
 
 use marline_policy::{
     CongestionController, CongestionFactory, CongestionSignal, DataRange, DeliveredSegment,
-    LossRecovery, Penalty, RecoveryFactory, SentSegment, Ssn, SubflowId, SubflowView,
+    LossRecovery, PathQueue, Penalty, RecoveryFactory, SentSegment, Ssn, SubflowId, SubflowView,
 };
 use marline_time::{Duration, Instant};
 use marline_wire::SeqNum;
@@ -264,6 +264,16 @@ impl Subflow {
     /// True if congestion control reads the other subflows.
     pub(crate) fn wants_group(&self) -> bool {
         self.congestion.wants_group()
+    }
+
+    /// True if congestion control needs the path's queue.
+    pub(crate) fn wants_queue(&self) -> bool {
+        self.congestion.wants_queue()
+    }
+
+    /// Passes the path's queue to congestion control.
+    pub(crate) fn share_queue(&mut self, queue: PathQueue) {
+        self.congestion.share_queue(queue);
     }
 
     /// Sets the views of all subflows for coupled congestion control; call before `on_segment` and `on_timeout` if

@@ -12,6 +12,7 @@ pub(crate) mod initial_numbers;
 pub(crate) mod network_memory;
 pub(crate) mod outbox;
 pub(crate) mod path_faults;
+pub(crate) mod path_queues;
 pub(crate) mod reply_budget;
 pub(crate) mod requests;
 pub(crate) mod scheduler_scratch;

@@ -4,7 +4,7 @@ use core::fmt::Debug;
 
 use marline_time::{Duration, Instant, Rate};
 
-use crate::{SubflowId, SubflowView};
+use crate::{PathQueue, SubflowId, SubflowView};
 
 /// A delivery-rate sample (draft-cheng-iccrg-delivery-rate-estimation).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -126,6 +126,14 @@ pub trait CongestionController: Debug + Send {
     fn wants_group(&self) -> bool {
         false
     }
+
+    /// Returns true if the core must call [`share_queue`](Self::share_queue).
+    fn wants_queue(&self) -> bool {
+        false
+    }
+
+    /// Receives the queue of the path, which the controllers of a process share.
+    fn share_queue(&mut self, _queue: PathQueue) {}
 
     /// Returns true if the window applies during recovery too, without PRR (BBR).
     fn holds_window_in_recovery(&self) -> bool {

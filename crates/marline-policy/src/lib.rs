@@ -16,6 +16,7 @@ mod ids;
 mod path_cost;
 mod path_health;
 mod path_manager;
+mod path_queue;
 mod range;
 mod reason;
 mod recovery;
@@ -44,6 +45,7 @@ pub use path_health::{
 pub use path_manager::{
     LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role, SubflowPath,
 };
+pub use path_queue::{PathQueue, QueueLimit, SenderRound};
 pub use range::{DataRange, Dsn, Ssn};
 pub use reason::{
     BadRecord, BudgetState, Grounds, Inputs, MappingQuery, Question, Reason, RepairsDue, Rule,

@@ -11,7 +11,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use marline_algos::PolicyError;
-use marline_core::{ConnectionId, ConnectionInfo, MemoryAccount, MonitorEvent, PathHealthMonitor};
+use marline_core::{
+    ConnectionId, ConnectionInfo, MemoryAccount, MonitorEvent, PathHealthMonitor, PathQueues,
+};
 use marline_io::{
     AcceptQueue, Generations, Links, ResetSeed, SecretRng, Shard, ShardConfig, ShardHandle,
     SharedEventObserver,
@@ -91,6 +93,7 @@ impl Server {
         let (monitor, _) = broadcast::channel(MONITOR_CAPACITY);
         let queue = AcceptQueue::new(config.own.backlog);
         let links = Arc::<Links>::default();
+        let queues = PathQueues::default();
         let mut shards = Vec::new();
         announced::announce(&mut config)?;
         if config.own.reset_seed.is_none() {
@@ -99,7 +102,9 @@ impl Server {
             config.own.reset_seed = Some(drawn);
         }
         for index in 0..config.own.shards {
-            shards.push(start_shard(&config, index as u8, &queue, &links, &monitor)?);
+            let shard = start_shard(&config, index as u8, &queue, &links, &monitor)?;
+            shard.set_path_queues(queues.clone());
+            shards.push(shard);
         }
         if config.carrier.is_native() {
             let (listen, place) = open_native(&config, &shards, &links)?;

@@ -181,6 +181,20 @@ impl Cubic {
         }
     }
 
+    /// Ends slow start at the present window.
+    pub(super) fn end_slow_start(&mut self) {
+        self.window.end_slow_start();
+    }
+
+    /// Limits the window and ssthresh to `bytes`, but not below the initial window. Growth restarts from there.
+    pub(super) fn bound_window(&mut self, bytes: f64) {
+        if self.window.bound_to(bytes)
+            && let Some(curve) = &mut self.curve
+        {
+            curve.last_ack = None;
+        }
+    }
+
     fn save(&mut self) {
         self.saved = Some(self.curve.clone().unwrap_or_default());
     }

@@ -5,7 +5,7 @@
 //! interactive traffic more than the scheduler does. BBR has neither problem, but it competes badly with loss-based
 //! flows, and spreads a burst over a measured rate that a sender with pauses never reaches.
 //!
-//! *How.* Five rules modify [`Cubic`]. Where none of them applies, the behavior is exactly that of CUBIC.
+//! *How.* Six rules modify [`Cubic`]. Where none of them applies, the behavior is exactly that of CUBIC.
 //! - *A loss without a queue is not congestion.* A queue shows before it overflows: the smoothed RTT exceeds the
 //!   smallest one by the queueing delay (1/[`QUEUE_SHARE`] of the smallest RTT, at least [`MIN_QUEUE_DELAY`]), and more
 //!   is in flight than the path delivers within the smallest RTT at its highest rate of the last [`RATE_ROUNDS`] round
@@ -25,6 +25,9 @@
 //! - *Pauses.* A window that was used is kept for [`WINDOW_VALIDITY`] (five minutes, as in RFC 7661) instead of one
 //!   timeout. If less than half of it was in flight recently, it is cut to twice that amount (the RFC's `pipeACK`). The
 //!   first burst is paced over half a round trip if there is no queue.
+//! - *A queue of our own stays short* ([`PathQueue`]): a bulk sender that fills a queue alone, or together with other
+//!   connections of its process, limits its window to what the path holds plus a small queue. While that queue is
+//!   short, a loss is not congestion.
 //! - *Subflows that share a bottleneck share one TCP's growth*, once their queueing delays show that they do
 //!   ([`shared_bottleneck`](super::shared_bottleneck)).
 //!
@@ -36,10 +39,13 @@
 //! because one loss per round trip would still halve it every three round trips. RFC 7661 reduces the window to the
 //! bytes in flight on a loss after a pause. Here such a loss is treated like any other.
 //!
-//! *p99 of a small message:* behind a long queue, as with CUBIC.
+//! *p99 of a small message:* behind a queue of others, as with CUBIC; next to our own bulk data some 20 ms later.
 //! After a pause, a burst is sent within about one round trip.
 
-use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
+use marline_policy::{
+    AckSample, CongestionController, CongestionSignal, PathQueue, QueueLimit, SenderRound,
+    SubflowId, SubflowView,
+};
 use marline_time::{Duration, Instant, Rate};
 
 use super::Cubic;
@@ -54,6 +60,9 @@ const MIN_QUEUE_DELAY: Duration = Duration::from_millis(3);
 /// Number of round trips whose largest delivery rate counts as the path's rate. More would hide a queue on a link that
 /// became slower.
 const RATE_ROUNDS: u64 = 4;
+/// The same for the limit on our own queue. Fewer would let the limit shrink with our share while others fill the
+/// queue.
+const QUEUE_ROUNDS: u64 = 8;
 /// Largest share of losses, smoothed over [`LOSS_MEMORY`], that counts as random. A path that loses more is congested
 /// or failing.
 const MAX_LOSS: f64 = 0.1;
@@ -63,6 +72,8 @@ const LOSS_MEMORY: f64 = 300.0;
 const WINDOW_VALIDITY: Duration = Duration::from_secs(300);
 /// Number of segments that may always be in flight during recovery; more if the path holds more.
 const MIN_RECOVERY_FLIGHT: f64 = 4.0;
+/// Smallest limit on our own queue in segments, so that a loss is still detected without a timeout.
+const MIN_QUEUE_WINDOW: f64 = 4.0;
 /// Weight of the newest delivery in the smoothed rate.
 const RATE_GAIN: f64 = 1.0 / 8.0;
 /// Length of a span. The maximum number of bytes in flight covers one to two spans.
@@ -80,6 +91,22 @@ enum Episode {
     Congestion,
 }
 
+/// Limit on a queue that only our own data fills.
+#[derive(Debug, Default)]
+struct OwnQueue {
+    /// The path's queue; `None` until this sender fills it.
+    path: Option<PathQueue>,
+    /// True if this sender should share the path's queue.
+    is_wanted: bool,
+    limit: QueueLimit,
+    /// Largest useful window in bytes, as of the last ACK, if there is a limit.
+    window: Option<u64>,
+    /// True if the window limited the sender in the current round trip.
+    is_bulk: bool,
+    /// Bytes delivered before the current round trip.
+    delivered_before: u64,
+}
+
 /// CUBIC that tolerates losses without a queue.
 #[derive(Debug)]
 pub struct CubicWestwood {
@@ -91,6 +118,9 @@ pub struct CubicWestwood {
     rounds: Rounds,
     /// Largest delivery rate in the last [`RATE_ROUNDS`] round trips.
     fastest: MaxRateFilter,
+    /// Largest delivery rate in the last [`QUEUE_ROUNDS`] round trips.
+    lasting: MaxRateFilter,
+    own_queue: OwnQueue,
     /// Bytes in flight before the last ACK.
     in_flight: u64,
     srtt: Duration,
@@ -119,6 +149,8 @@ impl CubicWestwood {
             rate: 0.0,
             rounds: Rounds::default(),
             fastest: MaxRateFilter::new(RATE_ROUNDS),
+            lasting: MaxRateFilter::new(QUEUE_ROUNDS),
+            own_queue: OwnQueue::default(),
             in_flight: 0,
             srtt: Duration::ZERO,
             min_rtt: Duration::ZERO,
@@ -136,7 +168,20 @@ impl CubicWestwood {
     fn is_congested(&self) -> bool {
         self.min_rtt.is_zero()
             || self.lost > MAX_LOSS
-            || (self.has_queue() && self.exceeds_path_capacity())
+            || (self.has_queue() && self.exceeds_path_capacity() && !self.keeps_queue_short())
+    }
+
+    /// Returns true if the window is limited and the queue is short. The link has room for more, so a loss is random.
+    fn keeps_queue_short(&self) -> bool {
+        match self.own_queue.limit {
+            QueueLimit::Rtt { target, .. } => self.queue() <= target * 2,
+            QueueLimit::None | QueueLimit::Others => false,
+        }
+    }
+
+    /// Returns the smoothed queueing delay.
+    fn queue(&self) -> Duration {
+        self.srtt.saturating_sub(self.min_rtt)
     }
 
     /// Returns true if packets wait in a queue on the path.
@@ -171,7 +216,9 @@ impl CubicWestwood {
         }
     }
 
-    fn measure(&mut self, ack: &AckSample) {
+    /// Takes the measurements of an ACK. Returns true if a round trip has ended.
+    fn measure(&mut self, ack: &AckSample) -> bool {
+        let mut new_round = false;
         if let Some(srtt) = ack.srtt {
             self.srtt = srtt;
         }
@@ -180,10 +227,11 @@ impl CubicWestwood {
         }
         self.in_flight = ack.prior_in_flight;
         if let Some(sample) = ack.rate {
-            self.rounds.on_sample(&sample, ack.total_delivered);
+            new_round = self.rounds.on_sample(&sample, ack.total_delivered);
             // A shorter interval means that ACKs arrived together.
             if sample.interval >= self.min_rtt {
                 self.fastest.on_sample(self.rounds.count(), sample.rate);
+                self.lasting.on_sample(self.rounds.count(), sample.rate);
             }
             let rate = sample.rate.bits_per_s() as f64 / 8.0;
             if self.rate == 0.0 {
@@ -204,6 +252,69 @@ impl CubicWestwood {
         }
         self.pipe[0] = self.pipe[0].max(ack.prior_in_flight);
         self.last_ack = ack.now;
+        new_round
+    }
+
+    /// Updates the limit on our own queue.
+    fn limit_own_queue(&mut self, ack: &AckSample, new_round: bool) {
+        self.own_queue.is_bulk |= ack.cwnd_limited;
+        if new_round {
+            self.report_round(ack);
+        }
+        self.own_queue.window = match self.own_queue.limit {
+            QueueLimit::Rtt { rtt, .. } => {
+                let useful = self.lasting.get().bytes_in(rtt);
+                Some(useful.max((MIN_QUEUE_WINDOW * self.mss) as u64))
+            }
+            QueueLimit::None | QueueLimit::Others => None,
+        };
+    }
+
+    /// Reports a round trip to the senders that share the path's queue.
+    fn report_round(&mut self, ack: &AckSample) {
+        let has_queue = self.has_queue();
+        let queue = &mut self.own_queue;
+        let is_bulk = core::mem::take(&mut queue.is_bulk);
+        let delivered = ack.total_delivered - queue.delivered_before;
+        queue.delivered_before = ack.total_delivered;
+        let Some(path) = &queue.path else {
+            queue.is_wanted = is_bulk && has_queue;
+            return;
+        };
+        let before = core::mem::replace(
+            &mut queue.limit,
+            path.report(&SenderRound {
+                now: ack.now,
+                rtt: self.srtt,
+                min_rtt: self.min_rtt,
+                smoothed_rate: Rate::from_bytes_per_s(self.rate as u64),
+                largest_rate: self.lasting.get(),
+                delivered,
+                is_bulk,
+            }),
+        );
+        match (before, queue.limit) {
+            (QueueLimit::None | QueueLimit::Others, QueueLimit::Rtt { .. }) => {
+                self.cubic.end_slow_start();
+            }
+            // The application sends less. CUBIC grows from the limit if there is bulk data again.
+            (QueueLimit::Rtt { .. }, QueueLimit::None) => {
+                self.cubic.bound_window(queue.window.unwrap_or(u64::MAX) as f64);
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns true if the limit on our own queue is smaller than CUBIC's window.
+    fn is_limited(&self) -> bool {
+        self.own_queue.window.is_some_and(|limit| limit < self.cubic.window())
+    }
+
+    /// Lets CUBIC's window grow, except while the limit on our own queue applies.
+    fn grow(&mut self, ack: &AckSample, me: SubflowId) {
+        if !self.is_limited() {
+            self.cubic.on_ack(ack, me, &[]);
+        }
     }
 
     /// Handles a pause: keeps the window if it was used, otherwise only the used part.
@@ -236,7 +347,7 @@ impl CubicWestwood {
 
 impl CongestionController for CubicWestwood {
     fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
-        self.measure(ack);
+        let new_round = self.measure(ack);
         self.sample_siblings(ack, me, group);
         if self.episode == Episode::Random {
             if ack.lost > 0 && self.is_congested() {
@@ -245,11 +356,13 @@ impl CongestionController for CubicWestwood {
                 self.reduce(CongestionSignal::Loss { bytes_in_flight }, ack.now, me);
             } else {
                 // Growth continues.
-                self.cubic.on_ack(&AckSample { in_recovery: false, ..*ack }, me, &[]);
+                self.grow(&AckSample { in_recovery: false, ..*ack }, me);
+                self.limit_own_queue(ack, new_round);
                 return;
             }
         }
-        self.cubic.on_ack(ack, me, &[]);
+        self.grow(ack, me);
+        self.limit_own_queue(ack, new_round);
     }
 
     fn on_signal(
@@ -283,27 +396,33 @@ impl CongestionController for CubicWestwood {
     }
 
     fn window(&self) -> u64 {
-        self.cubic.window()
+        self.cubic.window().min(self.own_queue.window.unwrap_or(u64::MAX))
     }
 
     fn wants_group(&self) -> bool {
         self.wants_views
     }
 
+    fn wants_queue(&self) -> bool {
+        self.own_queue.is_wanted
+    }
+
+    fn share_queue(&mut self, queue: PathQueue) {
+        self.own_queue.is_wanted = false;
+        self.own_queue.path = Some(queue);
+    }
+
     fn ssthresh(&self) -> u64 {
-        self.cubic.ssthresh()
+        self.cubic.ssthresh().min(self.own_queue.window.unwrap_or(u64::MAX))
     }
 
     /// Leaves pacing to the core, except where there is no queue. In that case, it paces at twice the window per round
     /// trip, so that a burst is sent in half a round trip.
     fn pacing_rate(&self) -> Option<Rate> {
-        if self.srtt.is_zero()
-            || self.cubic.window() < self.cubic.ssthresh() / 2
-            || self.has_queue()
-        {
+        if self.srtt.is_zero() || self.window() < self.ssthresh() / 2 || self.has_queue() {
             return None;
         }
-        Some(Rate::over(2 * self.cubic.window(), self.srtt))
+        Some(Rate::over(2 * self.window(), self.srtt))
     }
 
     fn on_mss_change(&mut self, mss: u32) {
@@ -317,7 +436,7 @@ impl CongestionController for CubicWestwood {
 
     fn recovery_floor(&self) -> u64 {
         let floor = self.delivered_per_rtt().max(MIN_RECOVERY_FLIGHT * self.mss);
-        (floor as u64).min(self.cubic.window())
+        (floor as u64).min(self.window())
     }
 }
 

@@ -113,6 +113,22 @@ impl Window {
         self.ssthresh = self.ssthresh.max(bytes);
     }
 
+    /// Ends slow start at the present window.
+    pub(super) fn end_slow_start(&mut self) {
+        self.ssthresh = self.ssthresh.min(self.cwnd);
+    }
+
+    /// Limits the window and ssthresh to `bytes`, but not below the initial window. Returns true if the window shrank.
+    pub(super) fn bound_to(&mut self, bytes: f64) -> bool {
+        let kept = bytes.max(self.initial);
+        let shrinks = kept < self.cwnd;
+        if shrinks {
+            self.cwnd = kept;
+            self.ssthresh = self.ssthresh.min(kept);
+        }
+        shrinks
+    }
+
     /// Limits the window to `bytes`, but not below the initial window. ssthresh is set to at least three quarters of
     /// the old window, so that slow start regains it.
     pub(super) fn limit_window_to(&mut self, bytes: f64) {

@@ -56,8 +56,8 @@
 //! *p99 of a small message:* equal to full redundancy while the budget lasts.
 
 use marline_policy::{
-    BudgetState, Decision, Dsn, Health, Question, Reason, Reinjection, Scheduler, SchedulerAction,
-    SchedulerContext, SchedulerEvent, SubflowView, Terms,
+    BudgetState, Decision, Dsn, Health, Quantile, Question, Reason, Reinjection, Scheduler,
+    SchedulerAction, SchedulerContext, SchedulerEvent, SubflowView, Terms,
 };
 use marline_time::{Duration, Rate};
 
@@ -119,6 +119,11 @@ const TAIL_WEIGHT: f32 = 1.0;
 const EXPLORE_AFTER: Duration = Duration::from_millis(300);
 /// Maximum number of segments of a message whose end is repeated early.
 const SHORT_SEGMENTS: u64 = 2;
+/// Budget for copies of short messages to a slow path, while the fast one is not in doubt. Frequent ones, such as the
+/// echoes of a game, would otherwise all be copied, although a path that loses single packets repeats them early.
+const SHORT_BUDGET: BudgetConfig = BudgetConfig { share: 0.0, rate: Rate::from_bytes_per_s(2_000) };
+/// Largest share of that budget that counts: it requires a gain of 3 %, so that a path in doubt is not affected.
+const MAX_SHORT_SHARE: f32 = 0.68;
 /// Maximum number of mappings examined for copies.
 const MAX_EXAMINED_MAPPINGS: usize = 64;
 /// Maximum spending, in multiples of the budget.
@@ -187,6 +192,10 @@ impl Auto {
             let (budget, path_budget) = &self.limits;
             let idle = || IdleCapacity { rate: free_capacity(cx), share: self.idle_share };
             self.spending.spent = self.budget.spent_share_with(cx.now, budget, idle);
+            if !self.spending.unlimited && judge::is_message_short(cx) && repairs_itself(cx) {
+                let spent = self.budget.spent_share(cx.now, &SHORT_BUDGET);
+                self.spending.spent = self.spending.spent.max(spent.min(MAX_SHORT_SHARE));
+            }
             let spent = &mut self.spending.path_budgets;
             self.path_budgets.spent_shares(cx.now, budget, path_budget, spent);
         }
@@ -211,6 +220,23 @@ impl Auto {
             _ => {}
         }
     }
+}
+
+/// Returns true if the fastest path repeats lost ends of messages early, and a copy on another path takes at least twice
+/// as long as nearly all of its answers.
+fn repairs_itself(cx: &SchedulerContext<'_>) -> bool {
+    let usable = || cx.subflows.iter().filter(|view| view.is_active() && !view.backup);
+    let answer = |view: &SubflowView, quantile| view.forecast.answer(quantile);
+    let known = usable().filter_map(|view| Some((answer(view, Quantile::P50)?, view)));
+    let Some((_, fastest)) = known.min_by_key(|(time, view)| (*time, view.id)) else {
+        return false;
+    };
+    let Some(p90) = answer(fastest, Quantile::P90) else { return false };
+    let others = || usable().filter(|view| view.id != fastest.id);
+    let is_slow =
+        |view: &SubflowView| answer(view, Quantile::P50).is_some_and(|time| time >= p90 * 2);
+    let repeats = !fastest.limited && !costs::is_costly(fastest);
+    repeats && fastest.forecast.had_recent_trouble() && others().all(is_slow)
 }
 
 /// Returns the sum of the known rates of the paths whose use costs only time. None of this capacity is idle while the

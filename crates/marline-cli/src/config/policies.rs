@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use anyhow::ensure;
 use marline::advanced::{ConnectionConfig, interactive};
-use marline::config::{InteractiveParameters, Linger};
+use marline::config::{BufferTuning, InteractiveParameters, Linger};
 use marline::datagrams::LaneConfig;
 use marline::policy::{PathHealthConfig, Role};
 use marline::time::Duration;
@@ -179,7 +179,9 @@ impl PolicyChoice {
         connection.linger = Linger::new(Duration::from_millis(linger.as_millis() as u64));
         connection.dss_checksum = self.dss_checksum;
         if self.mode == Mode::Aggregate {
-            // On unequal paths, data waits for earlier data on the slower path: the buffers hold 100 ms at 1 Gbit/s.
+            // On unequal paths, data waits for earlier data on the slower path: the buffers hold 100 ms at 1 Gbit/s. By
+            // windows alone, a path that is unused because it is slow would never get room.
+            connection.buffer_tuning = BufferTuning::Rates;
             connection.send_buffer = 16 << 20;
             connection.receive_buffer = 16 << 20;
         }

@@ -11,6 +11,7 @@ use super::flow_table::FlowTable;
 use super::network_memory::NetworkMemory;
 use super::outbox::Outbox;
 use super::path_faults::PathFaults;
+use super::path_queues::PathQueues;
 use super::reply_budget::ReplyBudget;
 use super::scheduler_scratch::SchedulerScratch;
 use super::silent_paths::SilentPaths;
@@ -39,6 +40,7 @@ pub(crate) struct Context<'a> {
     pub(crate) fast_joins: &'a mut FastJoinMemory,
     pub(crate) fast_opens: &'a mut FastOpenMemory,
     pub(crate) faults: &'a mut PathFaults,
+    pub(crate) queues: &'a PathQueues,
     /// Paths on which connections wait for an answer.
     pub(crate) silent_paths: &'a mut SilentPaths,
     /// Budget for challenge ACKs of connections. Separate from other replies, so that unauthenticated peers cannot

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use marline_core::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Limits, MonitorEvent,
-    PathHealthMonitor,
+    PathHealthMonitor, PathQueues,
 };
 use marline_time::{DelayHistogram, Duration, Instant};
 use tokio::sync::{Notify, broadcast, mpsc};
@@ -181,6 +181,11 @@ impl Shard {
     /// Registers the shard's connections with this path health monitor.
     pub fn set_path_health_monitor(&self, monitor: PathHealthMonitor) {
         self.lock().endpoint().set_path_health_monitor(monitor);
+    }
+
+    /// Shares the queues of paths with other shards of the process.
+    pub fn set_path_queues(&self, queues: PathQueues) {
+        self.lock().endpoint().set_path_queues(queues);
     }
 
     /// Replaces the capture files of the shard; `None` stops capturing.

@@ -261,7 +261,11 @@ impl Variant {
     pub fn connection(&self) -> anyhow::Result<ConnectionConfig> {
         let mut config = ConnectionConfig::new(self.policies()?);
         config.mptcp = !self.plain;
+        config.buffer_tuning = self.buffer_tuning;
         if self.mode.as_deref() == Some("aggregate") {
+            if self.buffer_tuning == BufferTuning::Windows {
+                config.buffer_tuning = BufferTuning::Rates;
+            }
             config.send_buffer = AGGREGATE_BUFFER;
             config.receive_buffer = AGGREGATE_BUFFER;
         }
@@ -269,7 +273,6 @@ impl Variant {
             self.radio_rtt.map(|min_rto| RttConfig { min_rto, ..RttConfig::default() });
         config.send_buffer = self.send_buffer.unwrap_or(config.send_buffer);
         config.receive_buffer = self.receive_buffer.unwrap_or(config.receive_buffer);
-        config.buffer_tuning = self.buffer_tuning;
         config.pacing &= !self.unpaced;
         config.score_forecasts = self.score_forecasts;
         if let Some(spec) = &self.receive_timer {

@@ -28,13 +28,12 @@ fn small_messages_wait_only_in_the_queues_of_the_links() {
     let seen = run(&Plan { congestion: "cubic-westwood", paths: BOTH, uploads: 1, seconds: 12 });
     assert!(seen.lane_wait_ms < 1.0, "{seen:?}");
     assert!(seen.shell_wait_ms < 5.0, "{seen:?}");
-    assert!(seen.queue_ms.iter().any(|ms| *ms > 20.0), "{seen:?}");
+    assert!(seen.queue_ms.iter().any(|ms| *ms > 10.0), "{seen:?}");
 }
 
 /// The goal: during uploads with nine tenths of the uplinks' capacity, a game and a shell as fast as the best known
 /// result, which is BBR's.
 #[test]
-#[ignore = "not solved yet: cargo test -p marline-sim --test it own_upload -- --nocapture --include-ignored"]
 fn own_uploads_leave_small_messages_as_quick_as_bbr_does_and_cost_little_goodput() {
     println!("{}", Seen::HEAD);
     let usual = table("cubic-westwood", BOTH, 30);

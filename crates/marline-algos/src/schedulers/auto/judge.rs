@@ -272,7 +272,7 @@ impl<'a> Decider<'a> {
 }
 
 /// Returns true if all unacknowledged data fits into a few segments.
-fn is_message_short(cx: &SchedulerContext<'_>) -> bool {
+pub(super) fn is_message_short(cx: &SchedulerContext<'_>) -> bool {
     let mss = cx.subflows.iter().map(|view| u64::from(view.mss)).min().unwrap_or_default();
     cx.written.since(cx.data_una) <= mss * SHORT_SEGMENTS
 }

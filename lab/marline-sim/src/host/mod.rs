@@ -35,6 +35,8 @@ pub struct HostConfig {
     pub endpoint: EndpointConfig,
     /// Addresses with their flags. The world must use these addresses.
     pub addresses: Vec<LocalAddress>,
+    /// The peer's addresses, as from DNS. A connection may also use the one of the other address family.
+    pub peers: Vec<IpAddr>,
     /// Size of the headers between IP and TCP in bytes (UDP carrier: 8 and its framing; native TCP: 0).
     pub carrier_overhead: u16,
 }
@@ -235,6 +237,7 @@ impl Host {
             Event::Requested(path) => drop(self.endpoint.admit(now, &path)),
             Event::Connected { connection, .. } => {
                 self.conns.set_status(connection, SocketStatus::Open);
+                self.add_other_family(now, connection);
                 self.wake(now, connection);
             }
             Event::Readable(id) | Event::Writable(id) => self.wake(now, id),
@@ -256,6 +259,20 @@ impl Host {
                 }
             }
             Event::FlowEnded { .. } | Event::FlowGone { .. } => {}
+        }
+    }
+
+    /// Tells a new connection the peer's address of the other family, as a client does that knows it from DNS.
+    fn add_other_family(&mut self, now: Instant, id: ConnectionId) {
+        if self.config.peers.len() < 2 {
+            return;
+        }
+        let Some(info) = self.endpoint.info(id) else { return };
+        let used = info.subflows.first().map(|subflow| subflow.path.remote);
+        let is_other = |peer: &&IpAddr| used.is_some_and(|used| used.is_ipv4() != peer.is_ipv4());
+        if let (Some(used), Some(other)) = (used, self.config.peers.iter().find(is_other)) {
+            let other = SocketAddr::new(*other, used.port());
+            self.endpoint.add_remote_address(now, id, other);
         }
     }
 

@@ -151,8 +151,8 @@ impl Paths {
         };
         let carrier_overhead = config.carrier_overhead;
         let host = |accept: Option<ConnectionConfig>, addresses: Vec<LocalAddress>, name: &str| {
+            let peers = if accept.is_none() { server_ips.clone() } else { Vec::new() };
             let endpoint = EndpointConfig { accept, ..endpoint.clone() };
-            let peers = if name == "client" { server_ips.clone() } else { Vec::new() };
             let host = HostConfig { endpoint, addresses, peers, carrier_overhead };
             Host::new(host, Box::new(seeds.stream(&format!("host/{name}"))))
         };

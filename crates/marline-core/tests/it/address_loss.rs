@@ -131,7 +131,7 @@ fn an_address_that_goes_after_the_third_ack_is_replaced_by_one_of_the_other_fami
         let mut hosts = TwoHosts::new(two_families(config()), config(), pass, 1);
         hosts.write(Side::A, &bytes(SIZE, 1));
         hosts.run_ms(21);
-        hosts.middlebox = Box::new(first_path_dies_after(1));
+        hosts.middlebox = Box::new(first_path_dies_after(0));
         if known_before {
             learn_ipv6(&mut hosts);
         }

@@ -262,17 +262,16 @@ impl Host {
         }
     }
 
-    /// Tells a new connection the peer's address of the other family, as a client does that knows it from DNS.
+    /// Adds the peer's address of the other family to a new connection, as a client does that knows it from DNS.
     fn add_other_family(&mut self, now: Instant, id: ConnectionId) {
         if self.config.peers.len() < 2 {
             return;
         }
-        let Some(info) = self.endpoint.info(id) else { return };
-        let used = info.subflows.first().map(|subflow| subflow.path.remote);
-        let is_other = |peer: &&IpAddr| used.is_some_and(|used| used.is_ipv4() != peer.is_ipv4());
-        if let (Some(used), Some(other)) = (used, self.config.peers.iter().find(is_other)) {
-            let other = SocketAddr::new(*other, used.port());
-            self.endpoint.add_remote_address(now, id, other);
+        let info = self.endpoint.info(id);
+        let used = info.and_then(|info| Some(info.subflows.first()?.path.remote));
+        let Some(used) = used else { return };
+        for peer in self.config.peers.iter().filter(|peer| peer.is_ipv4() != used.is_ipv4()) {
+            self.endpoint.add_remote_address(now, id, SocketAddr::new(*peer, used.port()));
         }
     }
 

@@ -39,9 +39,9 @@ pub fn simulate_captured(
     let mut ends = Vec::new();
     let (mut paths, flows) = stage_observed(experiment, variant, seed, |paths| {
         // The server has one address per family.
-        let ends: Vec<_> = (0..count).map(|path| paths.ends(path)).collect();
-        let of_client: Vec<IpAddr> = ends.iter().map(|[client, _]| *client).collect();
-        let of_server: BTreeSet<IpAddr> = ends.iter().map(|[_, server]| *server).collect();
+        let addresses: Vec<_> = (0..count).map(|path| paths.ends(path)).collect();
+        let of_client: Vec<IpAddr> = addresses.iter().map(|[client, _]| *client).collect();
+        let of_server: BTreeSet<IpAddr> = addresses.iter().map(|[_, server]| *server).collect();
         let of_server: Vec<IpAddr> = of_server.into_iter().collect();
         let both = [
             (paths.client, Vantage::Client, of_client),

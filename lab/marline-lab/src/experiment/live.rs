@@ -294,7 +294,7 @@ fn job(
         }
     }
     let mut paths = Vec::new();
-    for path in used {
+    for path in &used {
         let spec = variant.path_spec(&path.name)?.to_string();
         paths.push(PathUse { spec, address: client_address(scenario, &path.name)? });
     }
@@ -368,7 +368,10 @@ mod tests {
         for side in [Side::Client, Side::Server] {
             let job = job(Stack::Live, side).expect("job");
             assert_eq!(job.address.to_string(), "10.0.1.1:7100");
-            assert_eq!(job.other_address.map(|a| a.to_string()).as_deref(), Some("[fd00:2::1]:7100"));
+            assert_eq!(
+                job.other_address.map(|a| a.to_string()).as_deref(),
+                Some("[fd00:2::1]:7100")
+            );
             assert_eq!(job.paths[1].address.to_string(), "fd00:2::2");
         }
         let error = job(Stack::Mptcp, Side::Client).expect_err("the kernel has one").to_string();

@@ -567,6 +567,7 @@ impl Connection {
         let limit = cx.config.limits.remote_addresses;
         if let Some(new) = self.paths.addresses_mut().add_learned_address(address, limit) {
             self.path_event(cx, PathEvent::Announced(new.id));
+            self.join_unconfirmed(cx);
         }
     }
 

@@ -44,7 +44,7 @@ pub use stack::Stack;
 pub use timeline::{Timeline, TimelineConfig};
 pub use variant::Variant;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -131,12 +131,19 @@ impl Experiment {
         }
     }
 
-    /// The scenario. Paths that have no addresses get 10.0.N.2 and 10.0.N.1.
+    /// The scenario. Paths that have no addresses get 10.0.N.2 and 10.0.N.1, or with IPv6 fd00:N::2 and fd00:N::1.
     #[must_use]
     pub fn hosts(&self) -> Scenario {
         let mut scenario = self.scenario.clone();
         for (number, path) in (1..).zip(&mut scenario.paths) {
-            let net = |host| IpNet::new_assert(Ipv4Addr::new(10, 0, number, host).into(), 24);
+            let is_ipv6 = path.is_ipv6();
+            let net = |host| match is_ipv6 {
+                false => IpNet::new_assert(Ipv4Addr::new(10, 0, number, host).into(), 24),
+                true => {
+                    let groups = [0xfd00, number.into(), 0, 0, 0, 0, 0, host.into()];
+                    IpNet::new_assert(Ipv6Addr::from(groups).into(), 64)
+                }
+            };
             if path.client.is_empty() && path.server.is_empty() {
                 (path.client, path.server) = (vec![net(2)], vec![net(1)]);
             }

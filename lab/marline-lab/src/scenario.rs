@@ -100,10 +100,22 @@ pub struct Path {
     /// The server's addresses, with prefix lengths.
     #[serde(default)]
     pub server: Vec<IpNet>,
+    /// Address family, if the addresses are not given. Default IPv4.
+    pub family: Option<Family>,
     /// MTU in bytes of the interfaces at both ends, 576 to 65,535. Default 1,500.
     pub mtu: Option<u32>,
     /// Price of a GB in either direction, in any currency.
     pub price: Option<f64>,
+}
+
+/// Address family of a path.
+#[derive(Copy, Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
 }
 
 /// Kernel settings of a host.
@@ -238,6 +250,13 @@ impl Path {
             other => other.parse().ok(),
         };
         preset.or_else(|| RadioKind::guess(&self.name))
+    }
+
+    /// True if the path's connections use IPv6: according to the client's first address, or else to `family`.
+    #[must_use]
+    pub fn is_ipv6(&self) -> bool {
+        let given = self.client.first().map(|net| net.addr().is_ipv6());
+        given.unwrap_or(self.family == Some(Family::Ipv6))
     }
 
     /// The addresses of one side.

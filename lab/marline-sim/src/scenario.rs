@@ -1,7 +1,7 @@
-//! Standard scenario of most tests: a client with several addresses, a server with one, and a separate link for each
-//! address of the client.
+//! Standard scenario of most tests: a client with several addresses, a server with one per address family, and a
+//! separate link for each address of the client.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use marline_core::{
     Capabilities, ChecksumScope, ConnectError, ConnectionConfig, ConnectionId, EndpointConfig,
@@ -18,6 +18,9 @@ use crate::{Host, HostConfig, LinkId, Listen, ListenByPort, NodeId, Report, Worl
 
 /// The server's port.
 pub const SERVER_PORT: u16 = 443;
+
+/// First group of the client's IPv6 addresses.
+const CLIENT_IPV6_PREFIX: u16 = 0xfd00;
 
 /// Capabilities of a carrier like UDP without a known maximum segment size: ids identify subflows, and middleboxes see
 /// no TCP.
@@ -41,6 +44,9 @@ pub struct PathsConfig {
     pub backup: Vec<bool>,
     /// Cost of each address. Missing ones cost nothing.
     pub costs: Vec<PathCost>,
+    /// True for each path with IPv6. Missing ones have IPv4. The client knows both addresses of the server, as from its
+    /// DNS name.
+    pub ipv6: Vec<bool>,
     /// Configuration of the client's connections. `local_addresses` is filled in.
     pub client: ConnectionConfig,
     /// Configuration of the server's connections. `local_addresses` is filled in.
@@ -63,6 +69,7 @@ impl PathsConfig {
             names: Vec::new(),
             backup: Vec::new(),
             costs: Vec::new(),
+            ipv6: Vec::new(),
             client: connection.clone(),
             server: connection,
             capabilities: Capabilities {
@@ -105,6 +112,8 @@ pub struct Paths {
     competing_hosts: u8,
     /// Number of address changes of the client on each path, which determines the current address.
     renumbered: Vec<u8>,
+    /// True for each path with IPv6.
+    ipv6: Vec<bool>,
 }
 
 impl Drop for Paths {
@@ -118,15 +127,19 @@ impl Paths {
     #[must_use]
     pub fn new(config: &PathsConfig, seeds: SeedTree) -> Self {
         let mut world = World::new(seeds);
-        let server_address = Self::server_address();
-        let addresses: Vec<LocalAddress> = (0..config.links.len())
-            .map(|path| {
+        let is_ipv6 = |path| config.ipv6.get(path).copied().unwrap_or(false);
+        let ipv6: Vec<bool> = (0..config.links.len()).map(is_ipv6).collect();
+        let addresses: Vec<LocalAddress> = ipv6
+            .iter()
+            .enumerate()
+            .map(|(path, ipv6)| {
                 let backup = config.backup.get(path).copied().unwrap_or(false);
                 let cost = config.costs.get(path).copied().unwrap_or_default();
-                let plain = local_address(path as u8, Self::address(path, 0), backup, true);
-                LocalAddress { cost, ..plain }
+                let [client, _] = ends(path, 0, *ipv6);
+                LocalAddress { cost, ..local_address(path as u8, client, backup, true) }
             })
             .collect();
+        let server_ips = server_ips(&ipv6);
         let mut connection = config.client.clone();
         connection.local_addresses.clone_from(&addresses);
         let endpoint = EndpointConfig {
@@ -138,16 +151,20 @@ impl Paths {
         };
         let carrier_overhead = config.carrier_overhead;
         let host = |accept: Option<ConnectionConfig>, addresses: Vec<LocalAddress>, name: &str| {
+            let peers = if accept.is_none() { server_ips.clone() } else { Vec::new() };
             let endpoint = EndpointConfig { accept, ..endpoint.clone() };
-            let host = HostConfig { endpoint, addresses, carrier_overhead };
+            let host = HostConfig { endpoint, addresses, peers, carrier_overhead };
             Host::new(host, Box::new(seeds.stream(&format!("host/{name}"))))
         };
         let ips: Vec<IpAddr> = addresses.iter().map(|address| address.address.ip()).collect();
         let client = world.add_node(host(None, addresses, "client"), &ips);
-        let at_server = vec![local_address(0, server_address, false, false)];
+        let at_server: Vec<LocalAddress> = (0..)
+            .zip(&server_ips)
+            .map(|(id, address)| local_address(id, *address, false, false))
+            .collect();
         let mut accept = config.server.clone();
         accept.local_addresses.clone_from(&at_server);
-        let server = world.add_node(host(Some(accept), at_server, "server"), &[server_address]);
+        let server = world.add_node(host(Some(accept), at_server, "server"), &server_ips);
         let mut paths = Paths {
             world,
             client,
@@ -159,17 +176,22 @@ impl Paths {
             carrier_overhead,
             competing_hosts: 0,
             renumbered: vec![0; config.links.len()],
+            ipv6,
         };
         for (path, link) in config.links.iter().enumerate() {
             let seeds = config.names.get(path).map(|name| seeds.branch(name));
-            paths.add_link(ips[path], link.clone(), seeds);
+            paths.add_link(paths.ends(path), link.clone(), seeds);
         }
         paths
     }
 
     /// Adds the link between an address of the client and the server.
-    fn add_link(&mut self, client: IpAddr, link: DuplexConfig, seeds: Option<SeedTree>) {
-        let server = Self::server_address();
+    fn add_link(
+        &mut self,
+        [client, server]: [IpAddr; 2],
+        link: DuplexConfig,
+        seeds: Option<SeedTree>,
+    ) {
         let (up, down) = match seeds {
             None => self.world.connect(client, server, link.up, link.down),
             Some(seeds) => {
@@ -184,13 +206,34 @@ impl Paths {
         self.down.push(down);
     }
 
-    /// The client's address on a path after this many changes.
+    /// The current addresses of both ends of a path, the client's first.
+    #[must_use]
+    pub fn ends(&self, path: usize) -> [IpAddr; 2] {
+        ends(path, self.renumbered[path], self.ipv6[path])
+    }
+
+    /// The index of the path to which an address of the client belongs.
+    #[must_use]
+    pub const fn path_of(address: IpAddr) -> Option<usize> {
+        match address {
+            IpAddr::V4(address) => match address.octets() {
+                [10, path, _, 1] => Some(path as usize),
+                _ => None,
+            },
+            IpAddr::V6(address) => match address.segments() {
+                [CLIENT_IPV6_PREFIX, 0, 0, path, ..] => Some(path as usize),
+                _ => None,
+            },
+        }
+    }
+
+    /// The client's IPv4 address on a path after this many changes.
     #[must_use]
     pub fn address(path: usize, renumbered: u8) -> IpAddr {
         IpAddr::from([10, path as u8, renumbered, 1])
     }
 
-    /// The server's address.
+    /// The server's IPv4 address.
     #[must_use]
     pub fn server_address() -> IpAddr {
         IpAddr::from([192, 0, 2, 1])
@@ -229,16 +272,20 @@ impl Paths {
         port: u16,
         app: Box<dyn App>,
     ) -> Result<ConnectionId, ConnectError> {
-        let local = SocketAddr::new(Self::address(path, self.renumbered[path]), 0);
-        let remote = SocketAddr::new(Self::server_address(), port);
+        let [local, remote] = self.sockets(path, port);
         let (now, config) = (self.world.now(), self.connection.clone());
         self.world.node_mut(self.client).connect(now, config, local, remote, app)
     }
 
+    /// Both ends of a connection over a path to this port of the server.
+    fn sockets(&self, path: usize, port: u16) -> [SocketAddr; 2] {
+        let [client, server] = self.ends(path);
+        [SocketAddr::new(client, 0), SocketAddr::new(server, port)]
+    }
+
     /// Opens a connection to a port of the server over a path at a later time.
     pub fn schedule_connect(&mut self, when: Instant, path: usize, port: u16, app: Box<dyn App>) {
-        let local = SocketAddr::new(Self::address(path, self.renumbered[path]), 0);
-        let remote = SocketAddr::new(Self::server_address(), port);
+        let [local, remote] = self.sockets(path, port);
         let (client, config) = (self.client, self.connection.clone());
         self.world.run_at(when, move |world| {
             let now = world.now();
@@ -273,7 +320,8 @@ impl Paths {
             .take(count)
             .map(|address| (address.backup, address.cost))
             .collect();
-        let [near, far] = lane::lanes([client, server], &costs, [LANE_PORT, LANE_PORT]);
+        let ends: Vec<_> = (0..costs.len()).map(|path| self.ends(path)).collect();
+        let [near, far] = lane::lanes([client, server], &ends, &costs, [LANE_PORT, LANE_PORT]);
         self.world.node_mut(self.client).set_lane(near);
         self.world.node_mut(self.server).set_lane(far);
     }
@@ -305,7 +353,8 @@ impl Paths {
             let endpoint = EndpointConfig { accept, monitor: false, ..self.endpoint.clone() };
             let carrier_overhead = self.carrier_overhead;
             let rng = self.world.seeds().stream(&format!("stranger/{number}/{name}"));
-            Host::new(HostConfig { endpoint, addresses, carrier_overhead }, Box::new(rng))
+            let peers = Vec::new();
+            Host::new(HostConfig { endpoint, addresses, peers, carrier_overhead }, Box::new(rng))
         };
         let (client, server) =
             (host(None, near_ip, "near"), host(Some(config.clone()), far_ip, "far"));
@@ -328,10 +377,15 @@ impl Paths {
 
     /// Routes the packets of a path over another path's link, as a shared bottleneck.
     pub fn share_link(&mut self, path: usize, with: usize) {
-        let address = Self::address(path, self.renumbered[path]);
         (self.up[path], self.down[path]) = (self.up[with], self.down[with]);
-        self.world.route(address, Self::server_address(), self.up[path]);
-        self.world.route(Self::server_address(), address, self.down[path]);
+        self.route(path);
+    }
+
+    /// Routes the packets between the ends of a path over its link.
+    fn route(&mut self, path: usize) {
+        let [client, server] = self.ends(path);
+        self.world.route(client, server, self.up[path]);
+        self.world.route(server, client, self.down[path]);
     }
 
     /// Takes both directions of a path down or up, without notifying the hosts.
@@ -349,16 +403,15 @@ impl Paths {
 
     /// Removes or restores the address of the client's interface, and notifies the client.
     pub fn schedule_address_change(&mut self, when: Instant, path: usize, up: bool) {
-        let (client, address) = (self.client, Self::address(path, self.renumbered[path]));
+        let (client, [address, _]) = (self.client, self.ends(path));
         self.world.run_at(when, move |world| world.set_address(client, address, up));
     }
 
     /// Gives the client another address on this path at `when`. The old address must have been removed by then.
     pub fn schedule_renumbering(&mut self, when: Instant, path: usize) {
         self.renumbered[path] += 1;
-        let (client, address) = (self.client, Self::address(path, self.renumbered[path]));
-        self.world.route(address, Self::server_address(), self.up[path]);
-        self.world.route(Self::server_address(), address, self.down[path]);
+        self.route(path);
+        let (client, [address, _]) = (self.client, self.ends(path));
         self.world.run_at(when, move |world| world.set_address(client, address, true));
     }
 
@@ -373,6 +426,27 @@ impl Paths {
     pub fn server_report(&self, index: usize) -> Option<&Report> {
         self.world.node(self.server).report(index)
     }
+}
+
+/// The addresses of both ends of a path after this many changes of the client's, which comes first.
+fn ends(path: usize, renumbered: u8, ipv6: bool) -> [IpAddr; 2] {
+    if !ipv6 {
+        return [Paths::address(path, renumbered), Paths::server_address()];
+    }
+    let client = [CLIENT_IPV6_PREFIX, 0, 0, path as u16, 0, 0, renumbered.into(), 1];
+    [Ipv6Addr::from(client).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()]
+}
+
+/// The server's addresses, one per family of the paths, in the order of the paths.
+fn server_ips(ipv6: &[bool]) -> Vec<IpAddr> {
+    let mut ips: Vec<IpAddr> = Vec::new();
+    for is_ipv6 in ipv6 {
+        let [_, server] = ends(0, 0, *is_ipv6);
+        if !ips.contains(&server) {
+            ips.push(server);
+        }
+    }
+    ips
 }
 
 fn local_address(id: u8, address: IpAddr, backup: bool, subflow: bool) -> LocalAddress {

@@ -137,9 +137,17 @@ impl Addresses {
         })
     }
 
-    /// Like [`Self::first_pairs`], for joins.
+    /// Address pairs for joins: like [`Self::first_pairs`], but an address that cannot reach the initial remote address
+    /// uses another known one, such as that of the other address family.
     pub(super) fn join_pairs(&self) -> impl Iterator<Item = JoinAddresses> {
-        self.first_pairs().map(|(local, remote)| JoinAddresses { local, remote })
+        let up = self.local().iter().filter(|local| local.up && local.subflow);
+        up.filter_map(|local| {
+            let remote = match local.remote {
+                Some(pinned) => local.destination_for(pinned),
+                None => self.remote.iter().find_map(|known| local.destination_for(known.address)),
+            };
+            Some(JoinAddresses { local: *local, remote: remote? })
+        })
     }
 
     pub(super) fn find_local(&self, id: AddressId) -> Option<LocalAddress> {

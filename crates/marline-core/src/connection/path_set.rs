@@ -363,7 +363,7 @@ impl PathSet {
             !local.up || known != ip && !known.is_unspecified()
         };
         self.addresses.find_local(subflow.local_id()).is_some_and(is_gone)
-            && self.addresses.first_pairs().any(|(local, _)| local.address.ip() != ip)
+            && self.addresses.join_pairs().any(|pair| pair.local.address.ip() != ip)
     }
 
     /// Probes the peer on the first subflow between these addresses.

@@ -110,6 +110,58 @@ fn no_path_manager_closes_the_join_that_replaces_a_lost_address() {
     }
 }
 
+/// A client with IPv4 on the first path and IPv6 on the second.
+fn two_families(mut config: ConnectionConfig) -> ConnectionConfig {
+    config.local_addresses = vec![local_address(1, "10.0.0.1"), local_address(2, "fd00:1::1")];
+    config
+}
+
+/// The client learns the server's IPv6 address from DNS.
+fn learn_ipv6(hosts: &mut TwoHosts) {
+    let (now, id) = (hosts.pair.now(), hosts.id(Side::A));
+    let address = "[2001:db8::1]:443".parse().expect("an address");
+    hosts.pair.endpoint(Side::A).add_remote_address(now, id, address);
+}
+
+/// The other address cannot reach the server's address in use, but one of its own family that the client knows, before
+/// or after the loss.
+#[test]
+fn an_address_that_goes_after_the_third_ack_is_replaced_by_one_of_the_other_family() {
+    for known_before in [true, false] {
+        let mut hosts = TwoHosts::new(two_families(config()), config(), pass, 1);
+        hosts.write(Side::A, &bytes(SIZE, 1));
+        hosts.run_ms(21);
+        hosts.middlebox = Box::new(first_path_dies_after(0));
+        if known_before {
+            learn_ipv6(&mut hosts);
+        }
+        lose_first(&mut hosts);
+        hosts.run_ms(500);
+        if !known_before {
+            learn_ipv6(&mut hosts);
+        }
+        hosts.run_ms(3_000);
+        let (got, info) = (hosts.ends[1].received.len(), hosts.info(Side::A));
+        assert_eq!(got, SIZE, "known before: {known_before}, {info:?}");
+        assert!(hosts.ends[1].received == bytes(SIZE, 1));
+    }
+}
+
+/// Another network is up, so a connection that cannot be continued ends: the application can connect there.
+#[test]
+fn a_plain_connection_ends_although_the_other_address_is_of_another_family() {
+    let client = without_mptcp(two_families(config()));
+    let mut hosts = TwoHosts::new(client, config(), pass, 1);
+    hosts.run_ms(50);
+    learn_ipv6(&mut hosts);
+    hosts.middlebox = Box::new(first_path_dies_after(0));
+    lose_first(&mut hosts);
+    hosts.write(Side::A, &bytes(SIZE, 1));
+    let ended = ends_after(&mut hosts, 200);
+    let Some((ms, CloseReason::Unreachable)) = ended else { panic!("{ended:?}") };
+    assert!(ms <= 3_500, "{ms} ms");
+}
+
 /// The server does not have the client's key, so the connection cannot be continued: the caller gets the error
 /// while it waits.
 #[test]

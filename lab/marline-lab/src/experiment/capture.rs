@@ -1,10 +1,12 @@
 //! Captures of runs: every packet of either end as pcapng, which Wireshark reads as native TCP.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use marline_emulator::TappedPacket;
 use marline_qlog::Vantage;
-use marline_sim::{Capture, Paths};
+use marline_sim::Capture;
 use marline_wire::pcapng::{self, Direction, PacketInfo};
 
 use super::simulation::{run_staged, stage_observed};
@@ -36,9 +38,11 @@ pub fn simulate_captured(
     let count = experiment.used_paths(variant)?.len();
     let mut ends = Vec::new();
     let (mut paths, flows) = stage_observed(experiment, variant, seed, |paths| {
-        // The server has one address for all paths.
-        let of_client: Vec<_> = (0..count).map(|path| Paths::address(path, 0)).collect();
-        let of_server = vec![Paths::server_address()];
+        // The server has one address per family.
+        let addresses: Vec<_> = (0..count).map(|path| paths.ends(path)).collect();
+        let of_client: Vec<IpAddr> = addresses.iter().map(|[client, _]| *client).collect();
+        let of_server: BTreeSet<IpAddr> = addresses.iter().map(|[_, server]| *server).collect();
+        let of_server: Vec<IpAddr> = of_server.into_iter().collect();
         let both = [
             (paths.client, Vantage::Client, of_client),
             (paths.server, Vantage::Server, of_server),

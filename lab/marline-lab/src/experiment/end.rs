@@ -54,8 +54,10 @@ pub(super) struct Job {
     pub(super) stack: Stack,
     /// Policies and buffers.
     pub(super) variant: Variant,
-    /// The server's address.
+    /// The server's address on the first path.
     pub(super) address: SocketAddr,
+    /// The server's address of the other family, if there are paths of both.
+    pub(super) other_address: Option<SocketAddr>,
     /// The paths to use, in order.
     pub(super) paths: Vec<PathUse>,
     /// Workloads, each on its own connection.
@@ -237,9 +239,10 @@ async fn marline_client(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
         client.path(path.spec.parse()?);
     }
     let client = client.bind().await?;
+    let servers: Vec<SocketAddr> = [job.address].into_iter().chain(job.other_address).collect();
     let mut streams: Vec<Stream> = Vec::new();
     for _ in 0..job.connections() {
-        streams.push(Box::new(client.connect(job.address).await.context("cannot connect")?));
+        streams.push(Box::new(client.connect(&servers[..]).await.context("cannot connect")?));
     }
     let mut log = job.run_client(streams).await?;
     log.reinjected_bytes = reinjected_bytes(client.connections());
@@ -251,6 +254,9 @@ async fn marline_server(job: &Job, traces: Option<Arc<Mutex<Traces>>>) -> anyhow
     let mut server = Server::builder();
     if let Some(traces) = traces {
         server.event_observer(traces);
+    }
+    if let Some(other) = job.other_address {
+        server.listen(other);
     }
     server
         .carrier(Carrier::Raw)

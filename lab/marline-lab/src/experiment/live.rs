@@ -260,9 +260,18 @@ fn job(
     side: Side,
 ) -> anyhow::Result<Job> {
     let used = experiment.used_paths(variant)?;
-    let first =
-        scenario.path_number(&used.first().context("the variant does not use any path")?.name)?;
-    let server = scenario.paths[first].server.first().context("the server has no address")?;
+    let server = |path: &Path| {
+        let nets = &scenario.paths[scenario.path_number(&path.name)?].server;
+        let net = nets.first().with_context(|| format!("path `{}`: no server", path.name))?;
+        anyhow::Ok(SocketAddr::new(net.addr(), PORT))
+    };
+    let first = used.first().context("the variant does not use any path")?;
+    let other = used.iter().find(|path| path.is_ipv6() != first.is_ipv6());
+    let other_address = other.map(|path| server(path)).transpose()?;
+    ensure!(
+        other.is_none() || stack == Stack::Live,
+        "paths of both address families need stack sim or live"
+    );
     let only_requests =
         matches!(experiment.loads[..], [Load { workload: Workload::Ask { .. }, .. }]);
     ensure!(
@@ -285,7 +294,7 @@ fn job(
         }
     }
     let mut paths = Vec::new();
-    for path in used {
+    for path in &used {
         let spec = variant.path_spec(&path.name)?.to_string();
         paths.push(PathUse { spec, address: client_address(scenario, &path.name)? });
     }
@@ -293,7 +302,8 @@ fn job(
         side,
         stack: stack.at(side),
         variant: variant.clone(),
-        address: SocketAddr::new(server.addr(), PORT),
+        address: server(first)?,
+        other_address,
         paths,
         loads: experiment.loads.clone(),
         start_ns,
@@ -306,6 +316,7 @@ fn job(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Family;
     use crate::workload::Gap;
 
     fn experiment() -> Experiment {
@@ -343,6 +354,28 @@ mod tests {
         let job = job.expect("job");
         assert_eq!(job.address.to_string(), "10.0.2.1:7100");
         assert_eq!(job.paths.len(), 1);
+    }
+
+    #[test]
+    fn the_server_has_an_address_of_each_family() {
+        let mut experiment = experiment();
+        experiment.scenario.paths[1].family = Some(Family::Ipv6);
+        let variant = Variant::new("default");
+        let job = |stack, side| {
+            let scenario = prepare_end(&experiment, stack, &variant, 7).expect("hosts");
+            job(&experiment, &scenario, stack, &variant, 1, side)
+        };
+        for side in [Side::Client, Side::Server] {
+            let job = job(Stack::Live, side).expect("job");
+            assert_eq!(job.address.to_string(), "10.0.1.1:7100");
+            assert_eq!(
+                job.other_address.map(|a| a.to_string()).as_deref(),
+                Some("[fd00:2::1]:7100")
+            );
+            assert_eq!(job.paths[1].address.to_string(), "fd00:2::2");
+        }
+        let error = job(Stack::Mptcp, Side::Client).expect_err("the kernel has one").to_string();
+        assert!(error.contains("both address families need stack sim or live"), "{error}");
     }
 
     #[test]

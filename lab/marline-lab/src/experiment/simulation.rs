@@ -127,6 +127,7 @@ pub(super) fn stage_observed(
     scene.server = variant.end(Role::Server)?;
     scene.names = used.iter().map(|path| path.name.clone()).collect();
     for path in &used {
+        scene.ipv6.push(path.is_ipv6());
         scene.backup.push(variant.path_spec(&path.name)?.backup);
         scene.costs.push(variant.path_cost(&path.name)?);
     }
@@ -241,16 +242,17 @@ pub fn reinjected_bytes(paths: &Paths) -> u64 {
 fn calibrations(paths: &Paths) -> Vec<Option<Calibration>> {
     let subflows = subflows(paths);
     let of_path = |number: usize| {
-        let address = Paths::address(number, 0);
-        let mine = subflows.iter().filter(|subflow| {
-            let FourTuple { local, remote } = subflow.path;
-            local.ip() == address || remote.ip() == address
-        });
+        let mine = subflows.iter().filter(|subflow| path_of(subflow.path) == Some(number));
         let scores: Vec<Calibration> =
             mine.filter_map(|subflow| subflow.forecast_score.map(Calibration)).collect();
         (!scores.is_empty()).then(|| Calibration::sum(&scores))
     };
     (0..paths.up.len()).map(of_path).collect()
+}
+
+/// The index of the path between these ends.
+pub(super) fn path_of(ends: FourTuple) -> Option<usize> {
+    Paths::path_of(ends.local.ip()).or_else(|| Paths::path_of(ends.remote.ip()))
 }
 
 /// Subflows of both ends, and the totals of closed ones.

@@ -4,7 +4,7 @@ use marline_link::radio::RadioKind;
 
 use super::*;
 use crate::bound::Bound;
-use crate::scenario::Event;
+use crate::scenario::{Event, Family};
 use crate::workload::Gap;
 
 fn bursts() -> Experiment {
@@ -304,4 +304,25 @@ fn other_set_commands_keep_the_mtu() {
     let config = paths.world.link(paths.down[0]).config();
     assert_eq!(config.mtu, Some(marline_link::Mtu { bytes: 1_280, silent: false }));
     assert_eq!(config.delay.base.as_millis(), 20);
+}
+
+#[test]
+fn paths_of_both_families_carry_data() {
+    let links = [("wifi", "rate=20M,delay=10ms"), ("lte", "rate=20M,delay=10ms")];
+    let exchange = Workload::Exchange { bytes: 2_000_000 };
+    let voice = Workload::Voice { bytes: 172, frame_ms: 20, count: 100 };
+    for (workload, first) in [(exchange, 0), (exchange, 1), (voice, 0)] {
+        let mut experiment = Experiment::over(&links, workload);
+        experiment.scenario.paths[first].family = Some(Family::Ipv6);
+        let variant = Variant::new("default").with_forecast_scores();
+        let (outcome, captures) =
+            simulate_captured(&experiment, &variant, 1, 64 << 20).expect("run");
+        assert_eq!(outcome.incomplete, None);
+        assert!(captures.iter().all(|capture| capture.left_out == 0));
+        for path in &outcome.paths {
+            let (up, down) = (path.up.delivered_bytes, path.down.delivered_bytes);
+            assert!(up.min(down) > 5_000, "{first}: {path:?}");
+            assert_eq!(path.calibration.is_some(), workload == exchange, "{first}: {path:?}");
+        }
+    }
 }

@@ -35,6 +35,8 @@ pub struct HostConfig {
     pub endpoint: EndpointConfig,
     /// Addresses with their flags. The world must use these addresses.
     pub addresses: Vec<LocalAddress>,
+    /// The peer's addresses, as from DNS. A connection may also use the one of the other address family.
+    pub peers: Vec<IpAddr>,
     /// Size of the headers between IP and TCP in bytes (UDP carrier: 8 and its framing; native TCP: 0).
     pub carrier_overhead: u16,
 }
@@ -235,6 +237,7 @@ impl Host {
             Event::Requested(path) => drop(self.endpoint.admit(now, &path)),
             Event::Connected { connection, .. } => {
                 self.conns.set_status(connection, SocketStatus::Open);
+                self.add_other_family(now, connection);
                 self.wake(now, connection);
             }
             Event::Readable(id) | Event::Writable(id) => self.wake(now, id),
@@ -256,6 +259,19 @@ impl Host {
                 }
             }
             Event::FlowEnded { .. } | Event::FlowGone { .. } => {}
+        }
+    }
+
+    /// Adds the peer's address of the other family to a new connection, as a client does that knows it from DNS.
+    fn add_other_family(&mut self, now: Instant, id: ConnectionId) {
+        if self.config.peers.len() < 2 {
+            return;
+        }
+        let info = self.endpoint.info(id);
+        let used = info.and_then(|info| Some(info.subflows.first()?.path.remote));
+        let Some(used) = used else { return };
+        for peer in self.config.peers.iter().filter(|peer| peer.is_ipv4() != used.is_ipv4()) {
+            self.endpoint.add_remote_address(now, id, SocketAddr::new(*peer, used.port()));
         }
     }
 

@@ -9,8 +9,11 @@ use marline_time::{Instant, ProcessClock};
 use super::app::DatagramApp;
 use crate::{Digest, Node, Outbox, Packet};
 
-/// Size of the headers around a frame in bytes: IPv4 and UDP.
-const HEADER_BYTES: u16 = 28;
+/// Size of the headers around a frame to this address in bytes: IP and UDP.
+const fn header_bytes(remote: SocketAddr) -> u16 {
+    const UDP: u16 = 8;
+    Packet::ip_header_bytes(remote.ip()) + UDP
+}
 
 /// A host whose datagrams use a lane. Paths are identified by the addresses at both ends, as in a driver after the
 /// session's subflows have authenticated them.
@@ -112,7 +115,8 @@ impl Node for LaneHost {
     fn handle_too_big(&mut self, now: Instant, quoted: &Packet, mtu_bytes: u32) {
         let now = self.read_clock(now);
         if let Some(path) = self.find_path(quoted.path.local, quoted.path.remote) {
-            let frame_bytes = mtu_bytes.saturating_sub(HEADER_BYTES.into()).min(u16::MAX.into());
+            let headers = header_bytes(quoted.path.remote);
+            let frame_bytes = mtu_bytes.saturating_sub(headers.into()).min(u16::MAX.into());
             self.lane.set_path_mtu(path, frame_bytes as u16, now);
         }
     }
@@ -136,7 +140,7 @@ impl Node for LaneHost {
                 continue;
             };
             // These ports are not part of a TCP header.
-            let template = Packet { flow: 1, ..Packet::new(*path, HEADER_BYTES) };
+            let template = Packet { flow: 1, ..Packet::new(*path, header_bytes(path.remote)) };
             outbox.push(&template, &self.frame);
         }
     }

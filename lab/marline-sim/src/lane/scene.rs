@@ -1,6 +1,6 @@
 //! Scene with lanes: a client with an address on each link, and a server with one address.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use marline_core::FourTuple;
 use marline_datagram::{Lane, LaneConfig, LaneIds, PathId, TestCipher};
@@ -56,9 +56,10 @@ impl LanePaths {
         let count = config.links.len();
         let backup = |number: usize| config.backup.get(number).copied().unwrap_or(false);
         let costs: Vec<_> = (0..count).map(|number| (backup(number), PathCost::NONE)).collect();
-        let [client, server] =
-            lanes([&config.client, &config.server], &costs, [40_000, SERVER_PORT]);
         let addresses: Vec<_> = (0..count).map(|path| Paths::address(path, 0)).collect();
+        let ends: Vec<_> = addresses.iter().map(|address| [*address, server_address]).collect();
+        let [client, server] =
+            lanes([&config.client, &config.server], &ends, &costs, [40_000, SERVER_PORT]);
         let client = world.add_node(client, &addresses);
         let server = world.add_node(server, &[server_address]);
         let (mut up, mut down) = (Vec::new(), Vec::new());
@@ -98,16 +99,18 @@ impl LanePaths {
     }
 }
 
-/// Creates the hosts of two lanes, the client's first, over paths with these backup flags and costs, between these
-/// ports.
+/// Creates the hosts of two lanes, the client's first, over paths between these addresses, with these backup flags and
+/// costs, between these ports.
 pub(crate) fn lanes(
     [client, server]: [&LaneConfig; 2],
+    ends: &[[IpAddr; 2]],
     paths: &[(bool, PathCost)],
     [client_port, server_port]: [u16; 2],
 ) -> [LaneHost; 2] {
     let four_tuple = |number: usize, is_client: bool| {
-        let ours = SocketAddr::new(Paths::address(number, 0), client_port);
-        let theirs = SocketAddr::new(Paths::server_address(), server_port);
+        let [client, server] = ends[number];
+        let ours = SocketAddr::new(client, client_port);
+        let theirs = SocketAddr::new(server, server_port);
         let (local, remote) = if is_client { (ours, theirs) } else { (theirs, ours) };
         (PathId(number as u8), FourTuple { local, remote })
     };

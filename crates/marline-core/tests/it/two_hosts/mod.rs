@@ -2,7 +2,7 @@
 //! segment.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use marline_core::{
@@ -290,7 +290,8 @@ impl TwoHosts {
         let events = self.pair.gather(&mut |flight: &mut InFlightSegment| {
             let mut seg = Seg::parse(&flight.bytes).expect("a segment");
             let ends = [flight.meta.path.local.ip(), flight.meta.path.remote.ip()];
-            let path = usize::from(ends.iter().any(|ip| ip.to_string().starts_with("10.1.")));
+            let is_second = |ip: &IpAddr| ip.is_ipv6() || ip.to_string().starts_with("10.1.");
+            let path = usize::from(ends.iter().any(is_second));
             let before = seg.clone();
             let mut packet = Packet { to: flight.to, path, seg: &mut seg, behind: Vec::new() };
             let action = middlebox(&mut packet);

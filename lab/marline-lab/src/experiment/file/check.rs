@@ -158,6 +158,9 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
                 "only one host has addresses; set them for both, or for neither to have them chosen",
             );
         }
+        let given = path.family.filter(|_| !path.client.is_empty());
+        let why = "the addresses in `client` and `server` determine the family; remove this key";
+        checker.refuse(&key_path, "family", why, given.as_ref());
     }
 }
 

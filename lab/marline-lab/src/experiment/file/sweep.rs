@@ -25,7 +25,7 @@ const MAX_VALUES: usize = 1_000;
 /// Maximum number of combinations.
 const MAX_COMBINATIONS: usize = 100_000;
 /// Items of a path that do not belong to its link.
-const PATH_KEYS: [&str; 6] = ["name", "link", "mtu", "price", "client", "server"];
+const PATH_KEYS: [&str; 7] = ["name", "link", "family", "mtu", "price", "client", "server"];
 
 /// A combination.
 #[derive(Clone, Debug)]

@@ -42,6 +42,8 @@ fn a_file_becomes_an_experiment() {
     assert_eq!(*file.experiment.workload(), workload);
     assert_eq!(file.experiment.faults[0].moment, crate::experiment::Moment::InBurst(5, 0.0, 8.0));
     assert_eq!(file.experiment.hosts().paths[1].client[0].to_string(), "10.0.2.2/24");
+    let ipv6 = read(&GOOD.replace("[workload]", "family = 'ipv6'\n[workload]")).experiment.hosts();
+    assert_eq!(ipv6.paths[1].server[0].to_string(), "fd00:2::1/64");
     let names = |stacks: &[Stack]| {
         let lanes = file.lanes(stacks).expect("lanes").into_iter();
         lanes.map(|lane| (lane.stack, lane.variant.name)).collect::<Vec<_>>()
@@ -101,6 +103,16 @@ fn file_errors_name_the_line_and_suggest_a_fix() {
         ("delay=5ms", "delya=5ms", "did you mean `delay`?"),
         ("link = 'rate=20M", "lnik = 'rate=20M", "x.toml:3:1: unknown field `lnik`"),
         ("link = 'rate=20M", "lnik = 'rate=20M", "did you mean `link`?"),
+        (
+            "[workload]",
+            "family = 'ipv5'\n[workload]",
+            "x.toml:7:10: unknown variant `ipv5`, expected `ipv4` or `ipv6`",
+        ),
+        (
+            "[workload]",
+            "client = ['fd00::2/64']\nserver = ['fd00::1/64']\nfamily = 'ipv6'\n[workload]",
+            "x.toml:9:10: the addresses in `client` and `server` determine the family",
+        ),
         ("'redundant'", "'redundnat'", "x.toml:20:14: unknown scheduler `redundnat`"),
         ("'redundant'", "'redundnat'", "did you mean `redundant`?\n   20 | scheduler"),
         ("'bursts'", "'burst'", "x.toml:8:9: unknown workload `burst`"),

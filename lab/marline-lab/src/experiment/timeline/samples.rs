@@ -1,12 +1,13 @@
 //! Samples of the subflows of both ends.
 
-use marline::monitor::{FourTuple, SubflowInfo, SubflowState};
+use marline::monitor::{SubflowInfo, SubflowState};
 use marline::policy::{Quantile, SubflowView};
 use marline_sim::{LinkId, NodeId, Paths, World};
 use marline_time::{Duration, Instant};
 
 use super::{TimelineConfig, after_start_us};
 use crate::experiment::START;
+use crate::experiment::simulation::path_of;
 use crate::results::{Cell, Column, Table};
 
 /// One end of the connection.
@@ -103,7 +104,8 @@ impl Samples {
                     self.left_out += 1;
                     continue;
                 }
-                let Some(path) = path_of(subflow.path, self.names.len()) else { continue };
+                let path = path_of(subflow.path).filter(|path| *path < self.names.len());
+                let Some(path) = path else { continue };
                 let view = endpoint.subflow_view(at, id, subflow.id);
                 let queued = world.link(end.links[path]).queued_bytes();
                 let sample = Sample {
@@ -118,15 +120,6 @@ impl Samples {
             }
         }
     }
-}
-
-/// The index of the path that a subflow uses.
-fn path_of(ends: FourTuple, paths: usize) -> Option<usize> {
-    let FourTuple { local, remote } = ends;
-    (0..paths).find(|number| {
-        let address = Paths::address(*number, 0);
-        local.ip() == address || remote.ip() == address
-    })
 }
 
 /// A TCP state's name, as in `ss`.

@@ -182,8 +182,12 @@ fn host(plan: &Plan, client: bool, seeds: &SeedTree) -> Host {
         accept: (!client).then(|| config.clone()),
         monitor: true,
     };
-    let config_of_host =
-        HostConfig { endpoint, addresses: config.local_addresses.clone(), carrier_overhead: 17 };
+    let config_of_host = HostConfig {
+        endpoint,
+        addresses: config.local_addresses.clone(),
+        peers: Vec::new(),
+        carrier_overhead: 17,
+    };
     let name = if client { "client" } else { "server" };
     let mut host = Host::new(config_of_host, Box::new(seeds.stream(name)));
     let server = Paths::server_address();

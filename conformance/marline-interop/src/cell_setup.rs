@@ -107,6 +107,7 @@ fn scenario(cell: &Cell, seed: u64) -> Scenario {
             client: vec![net(2)],
             server: vec![net(1)],
             mtu: None,
+            family: None,
             price: None,
         }
     };

@@ -257,6 +257,7 @@ fn dual_stack() -> Scenario {
         client: vec![ipnet(ipv4_address(number, 2), 24), ipnet(ipv6_address(number, 2), 64)],
         server: vec![ipnet(ipv4_address(number, 1), 24), ipnet(ipv6_address(number, 1), 64)],
         mtu: None,
+        family: None,
         price: None,
     };
     Scenario {

@@ -50,8 +50,8 @@ pub use socket_option::{Hold, Keepalive, SocketOption};
 pub use stats::{
     ConnectionInfo, Counters, ForecastScore, SubflowInfo, SubflowLocation, SubflowState, TcpDetail,
 };
-pub use traffic::{Metrics, Purpose, SegmentReceived, SegmentSent, Timer, Traffic, TrafficFilter};
 pub use tables::path_queues::PathQueues;
+pub use traffic::{Metrics, Purpose, SegmentReceived, SegmentSent, Timer, Traffic, TrafficFilter};
 pub use transmit::{
     Ecn, FourTuple, NetworkError, PacketMeta, PathAddresses, Transmit, TransmitBuf,
 };

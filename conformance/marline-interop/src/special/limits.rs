@@ -22,6 +22,7 @@ fn scenario_with_three_paths() -> Scenario {
         client: vec![ipnet(ipv4_address(2, 2), 24)],
         server: vec![ipnet(ipv4_address(2, 1), 24)],
         mtu: None,
+        family: None,
         price: None,
     });
     scenario

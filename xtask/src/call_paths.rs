@@ -146,7 +146,6 @@ const BRANCHES: &[(&str, &[&str])] = &[
     (
         "calls to other functions of the same name (in a macro, a library or a parameter)",
         &[
-            "marline-algos/src/congestion/cubic.rs:on_ack",
             "marline-algos/src/registry/table.rs:make",
             "marline-core/src/connection/segment_builder.rs:assignment",
             "marline-core/src/connection/segment_builder.rs:emit",

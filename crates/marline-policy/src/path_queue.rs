@@ -221,8 +221,8 @@ impl State {
         }
     }
 
-    /// The latest target of a sender that is alone, otherwise the smallest of the senders' latest ones: their rates vary
-    /// more than the link's, because they compete.
+    /// The latest target of a sender that is alone, otherwise the smallest of the senders' latest ones: their rates
+    /// vary more than the link's, because they compete.
     fn update_target(&mut self, round: &SenderRound, min_rtt: Duration, is_alone: bool) {
         let target = target(round, min_rtt);
         let is_stale = round.now.since(self.target_at) > round.rtt * 2;

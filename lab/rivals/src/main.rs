@@ -33,8 +33,9 @@ usage: cargo xtask rivals [ROW..] [--system NAME].. [--runs N] [--parallel N] [-
 
 Measures rows (default: all) and prints them. Rows: death10 death30 loaded loss bulk page call signaled idle
 cpu memory. --write stores the results in lab/rivals/results.json, next to those of other rows and systems, and writes
-docs/compare.md and the README's table. --parallel: number of worlds in parallel (8; cpu always runs alone). --condition: other load on the
-machine, for the page. `cargo xtask rivals page-only --write` writes only the page and the README's table.
+docs/compare.md and the README's table. --parallel: number of worlds in parallel (8; cpu always runs alone).
+--condition: other load on the machine, for the page. `cargo xtask rivals page-only --write` writes only the page and
+the README's table.
 
 `cargo xtask rivals world NAME` starts one system and prints its namespaces, for other programs, until standard
 input ends; the input lines `down` and `up` silence and restore WiFi.

@@ -222,8 +222,8 @@ impl Auto {
     }
 }
 
-/// Returns true if the fastest path repeats lost ends of messages early, and a copy on another path takes at least twice
-/// as long as nearly all of its answers.
+/// Returns true if the fastest path repeats lost ends of messages early, and a copy on another path takes at least
+/// twice as long as nearly all of its answers.
 fn repairs_itself(cx: &SchedulerContext<'_>) -> bool {
     let usable = || cx.subflows.iter().filter(|view| view.is_active() && !view.backup);
     let answer = |view: &SubflowView, quantile| view.forecast.answer(quantile);

@@ -44,6 +44,7 @@ fn echoes_over_lossy_wifi_are_on_time_although_lte_is_slow() {
                  {lte_kbit_per_s:.1} kbit/s"
             );
             assert!(p99_ms <= 25.0, "every {every_ms} ms, seed {seed}: {p99_ms} ms");
+            assert!(lte_kbit_per_s <= 45.0, "every {every_ms} ms, seed {seed}: {lte_kbit_per_s}");
         }
     }
 }

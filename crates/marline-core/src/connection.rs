@@ -1025,7 +1025,7 @@ impl Connection {
     fn share_queue(&mut self, cx: &Context<'_>, id: SubflowId) {
         let Some(subflow) = self.paths.get_mut(id) else { return };
         if subflow.tcp().wants_queue() {
-            let path = subflow.tcp().path().addresses();
+            let path = subflow.tcp().path();
             subflow.tcp_mut().share_queue(cx.queues.queue(path));
         }
     }

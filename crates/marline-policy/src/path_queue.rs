@@ -5,7 +5,8 @@
 //! could limit itself. But where others fill the queue, a limit gives its share away, and a sender by itself cannot
 //! tell another connection of its user from a stranger.
 //!
-//! *How.* All bulk senders of a process on one path share a [`PathQueue`] and report each round trip to it. If their
+//! *How.* All bulk senders of a process on one path (from one local address to one remote address and port) share a
+//! [`PathQueue`] and report each round trip to it. If their
 //! queueing delay stays above twice the target for [`ROUNDS_TO_LIMIT`] round trips, all of them limit their windows to
 //! rate x (smallest RTT + target) at once. If the queue was theirs, it becomes short, and together they deliver as
 //! much as before. The limit then stays.

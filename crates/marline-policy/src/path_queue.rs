@@ -6,10 +6,9 @@
 //! tell another connection of its user from a stranger.
 //!
 //! *How.* All bulk senders of a process on one path (from one local address to one remote address and port) share a
-//! [`PathQueue`] and report each round trip to it. If their
-//! queueing delay stays above twice the target for [`ROUNDS_TO_LIMIT`] round trips, all of them limit their windows to
-//! rate x (smallest RTT + target) at once. If the queue was theirs, it becomes short, and together they deliver as
-//! much as before. The limit then stays.
+//! [`PathQueue`] and report each round trip to it. If their queueing delay stays above twice the target for
+//! [`ROUNDS_TO_LIMIT`] round trips, all of them limit their windows to rate x (smallest RTT + target) at once. If the
+//! queue was theirs, it becomes short, and together they deliver as much as before. The limit then stays.
 //!
 //! Otherwise somebody else fills the queue: it stays long for more than [`MAX_LONG_SHARE`] of the time, or the senders
 //! deliver less than before ([`MIN_KEPT_RATE`]). The limit is lifted, and the next attempt follows after a time that

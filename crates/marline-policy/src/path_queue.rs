@@ -51,7 +51,7 @@ const MAX_LONG_SHARE: f64 = 0.5;
 const SHARE_MEMORY: Duration = Duration::from_secs(1);
 /// Shortest time over which the rate under the limit is measured to compare it with the rate before.
 const TRIAL: Duration = Duration::from_secs(1);
-/// The same in round trips.
+/// Smallest number of round trips of that measurement.
 const TRIAL_ROUNDS: u32 = 4;
 /// Smallest part of the earlier rate that our own queue leaves us under the limit: in the first measurement, when a
 /// link hardly changes by chance, and in later ones.
@@ -65,7 +65,7 @@ const MAX_ROUNDS_BETWEEN_REPORTS: u32 = 4;
 /// Time after which the smallest RTT of the senders is measured again.
 const MIN_RTT_SPAN: Duration = Duration::from_secs(30);
 
-/// What a sender measured in a round trip.
+/// Measurements of a sender in a round trip.
 #[derive(Copy, Clone, Debug)]
 pub struct SenderRound {
     /// End of the round trip.
@@ -204,7 +204,7 @@ impl State {
             Phase::Limited(limited) if now < limited.drained_at => self.phase,
             Phase::Limited(limited) => {
                 if queue < self.target / EMPTY_SHARE {
-                    let most = MIN_TARGET.max(min_rtt / TARGET_SHARE).mul_f64(MAX_FACTOR);
+                    let most = steady_target(min_rtt).mul_f64(MAX_FACTOR);
                     self.target = self.target.mul_f64(TARGET_GROWTH).min(most);
                 }
                 self.limited(limited, queue > self.target * 2, since_bulk, round)
@@ -302,7 +302,12 @@ fn target(round: &SenderRound, min_rtt: Duration) -> Duration {
     let smoothed = round.smoothed_rate.bits_per_s().max(1);
     let spread = round.largest_rate.bits_per_s() as f64 / smoothed as f64;
     let factor = (1.0 + SPREAD_SLOPE * (spread - STEADY_SPREAD)).clamp(1.0, MAX_FACTOR);
-    MIN_TARGET.max(min_rtt / TARGET_SHARE).mul_f64(factor)
+    steady_target(min_rtt).mul_f64(factor)
+}
+
+/// Queueing delay to aim at where the link's rate is steady.
+fn steady_target(min_rtt: Duration) -> Duration {
+    MIN_TARGET.max(min_rtt / TARGET_SHARE)
 }
 
 #[cfg(test)]

@@ -232,11 +232,11 @@ fn repairs_itself(cx: &SchedulerContext<'_>) -> bool {
         return false;
     };
     let Some(p90) = answer(fastest, Quantile::P90) else { return false };
-    let others = || usable().filter(|view| view.id != fastest.id);
+    let mut others = usable().filter(|view| view.id != fastest.id);
     let is_slow =
         |view: &SubflowView| answer(view, Quantile::P50).is_some_and(|time| time >= p90 * 2);
     let repeats = !fastest.limited && !costs::is_costly(fastest);
-    repeats && fastest.forecast.had_recent_trouble() && others().all(is_slow)
+    repeats && fastest.forecast.had_recent_trouble() && others.all(is_slow)
 }
 
 /// Returns the sum of the known rates of the paths whose use costs only time. None of this capacity is idle while the

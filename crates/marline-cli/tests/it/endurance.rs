@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 use super::support;
 use super::support::nginx::page;
 use super::support::{
-    Beside, Running, ServerSide, free_address, processor_time, resident_kib, start_client,
-    start_server,
+    Beside, Running, ServerSide, processor_time, resident_kib, start_client, start_server,
 };
-use marline_testkit::need;
+use marline_testkit::{free_address, need};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use marline_testkit::need;
+use marline_testkit::{free_address, need};
 
 use super::lab_what_if::TWO_PATHS;
 use super::support::{self, run_err, run_ok};
@@ -116,7 +116,7 @@ impl Drop for Server {
 }
 
 fn iperf3_server(program: &Path, more: &[&str]) -> Server {
-    let port = support::free_address().port().to_string();
+    let port = free_address().port().to_string();
     let mut command = Command::new(program);
     command.args(["-s", "-p", &port]).args(more).stdin(Stdio::null()).stdout(Stdio::null());
     Server(command.spawn().expect("iperf3"), port)

@@ -1,6 +1,5 @@
 //! Common parts of the tests.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -44,10 +43,4 @@ pub(crate) fn run_err(dir: &Path, args: &[&str]) -> String {
 fn texts(output: &Output) -> (String, String, bool) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr), output.status.success())
-}
-
-/// A loopback address with a TCP port that is free.
-pub(crate) fn free_address() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address")
 }

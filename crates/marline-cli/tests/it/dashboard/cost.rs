@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::endurance::{echo, open_all, raise_descriptors};
-use crate::support::free_address;
+use marline_testkit::free_address;
 
 /// Number of open connections.
 const CONNECTIONS: usize = 1_000;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use marline_testkit::need;
+use marline_testkit::{free_address, need};
 
-use super::support::{Beside, Running, ServerSide, free_address, listens, start_server, texts};
+use super::support::{Beside, Running, ServerSide, listens, start_server, texts};
 
 /// Time limit for any program.
 const PATIENCE_S: &str = "120";

@@ -1,6 +1,7 @@
 //! Tests of refusals in the log, in metrics and in `marline status`: all are counted, few are logged.
 
 use super::*;
+use marline_testkit::free_address;
 
 /// Requests for a target that the rules forbid, and the number of concurrent applications.
 const REQUESTS: usize = 10_000;
@@ -20,7 +21,7 @@ fn ask(socks: SocketAddr) -> u8 {
 fn all_refusals_are_counted_and_few_are_logged() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = free_address();
     let (metrics, control) = (port.to_string(), dir.path().join("server.sock"));
     let control = control.to_str().unwrap();
     let flags = ["--metrics", &metrics, "--control", control];

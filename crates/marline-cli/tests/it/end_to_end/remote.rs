@@ -6,8 +6,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::support::{Running, free_address, start_client, start_server};
+use super::support::{Running, start_client, start_server};
 use super::{ended, http_target, link, pattern};
+use marline_testkit::free_address;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

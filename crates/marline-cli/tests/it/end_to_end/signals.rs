@@ -5,7 +5,8 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use super::support::socks::{echo, echo_target, open};
-use super::support::{Running, free_port, start_client, start_server};
+use super::support::{Running, start_client, start_server};
+use marline_testkit::free_port;
 
 #[test]
 fn a_hundred_streams_outlive_every_signal_that_is_not_an_end() {

@@ -6,7 +6,7 @@ mod hostile;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::support;
 use super::support::{Running, start_client, start_server, stun};
 use super::{ended, link};
-use marline_testkit::need;
+use marline_testkit::{free_address, need};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -444,7 +444,7 @@ fn the_chosen_datagram_policy_is_used_and_shown_in_metrics() {
     let (mut one_link, one) = link(dir.path(), server.address, rate, &[]);
     let (mut two_link, two) = link(dir.path(), server.address, rate, &[]);
     let paths = [format!("127.0.0.1={one}"), format!("127.0.0.2={two}")];
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = free_address();
     let metrics = port.to_string();
     let flags = ["--path", &paths[0], "--path", &paths[1], "--metrics", &metrics];
     let flags = [&flags[..], &["--datagram-policy", "duplicate"]].concat();
@@ -479,7 +479,7 @@ fn bursts_over_a_radio_that_loses_packets_are_repaired() {
     // Equally lossy, or the bursts would move there.
     let (_two_link, two) = link(dir.path(), server.address, "rate=20M,delay=20ms,loss=2%", &[]);
     let paths = [format!("127.0.0.1={one}"), format!("127.0.0.2={two}")];
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = free_address();
     let metrics = port.to_string();
     let flags = ["--path", &paths[0], "--path", &paths[1], "--metrics", &metrics];
     let (_client, socks) = start_client(dir.path(), &server.invite_file, &flags);

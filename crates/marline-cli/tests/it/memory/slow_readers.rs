@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use super::support::{self, Running, start_client_by, start_server_by};
 use super::traffic::{Request, Source};
 use super::{LIMIT, MemoryCgroup, Watch, runtime};
+use marline_testkit::free_port;
 
 const STREAMS: u32 = 10_000;
 /// Limits on opened streams per second, and on concurrent openings. The speed of opening is not tested.
@@ -102,7 +103,7 @@ struct Ends {
 impl Ends {
     fn start(dir: &Path, servers: &MemoryCgroup, clients: &MemoryCgroup) -> Ends {
         let most = (STREAMS + 200).to_string();
-        let metrics = [(); 2].map(|()| SocketAddr::from(([127, 0, 0, 1], support::free_port())));
+        let metrics = [(); 2].map(|()| SocketAddr::from(([127, 0, 0, 1], free_port())));
         let [at_server, at_client] = metrics.map(|address| address.to_string());
         let flags = ["--allow", "127.0.0.0/8", "--max-connections", &most, "--metrics", &at_server];
         let server = start_server_by(dir, &flags, |dir, args| servers.start(dir, args));

@@ -5,12 +5,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use marline_testkit::need;
+use marline_testkit::{free_address, free_port, need};
 
 use super::support::native::testbed;
 use super::support::socks::{echo, echo_target, open};
 use super::support::testbed::{Until, namespaces_work};
-use super::support::{self, SERVICES, free_port, run_ok, start_client, write_private};
+use super::support::{self, SERVICES, run_ok, start_client, write_private};
 use super::{metric, until};
 
 /// A server in a mount namespace of its own. It ends with the test.
@@ -29,8 +29,7 @@ const DISK: &str = "mount -t tmpfs -o size=256k none disk && head -c 220000 /dev
 /// Starts the server that was set up in `dir`, on such a disk. Also returns the address of its metrics.
 fn start(unshare: &Path, dir: &Path) -> (Contained, SocketAddr) {
     std::fs::create_dir(dir.join("disk")).unwrap();
-    let metrics: SocketAddr =
-        std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let metrics = free_address();
     let script = format!(
         "{DISK} && exec {} server --config server.toml --allow 127.0.0.0/8 --state-file disk/state \
          --pcap disk/pcap --qlog disk/qlog --metrics {metrics} --log-connections 2>disk/log",

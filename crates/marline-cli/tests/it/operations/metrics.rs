@@ -2,16 +2,17 @@
 //! continues.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 
 use super::support::{self, start_server};
 use super::{PATIENCE, metric};
+use marline_testkit::free_address;
 
 #[test]
 fn invalid_or_slow_clients_delay_a_scrape_only_by_seconds() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = free_address();
     let _server = start_server(dir.path(), &["--metrics", &port.to_string()]);
     let mut words: Vec<Vec<u8>> = vec![
         b"\0\x01\x02\xff\xfe".repeat(2_000),
@@ -50,7 +51,7 @@ fn invalid_or_slow_clients_delay_a_scrape_only_by_seconds() {
 fn idle_connections_make_room_for_a_scrape() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
-    let port = support::free_address();
+    let port = free_address();
     let _server = start_server(dir.path(), &["--metrics", &port.to_string()]);
     let idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(port).unwrap()).collect();
     assert_eq!(metric(port, "marline_build_info"), 1);
@@ -66,7 +67,7 @@ fn idle_connections_make_room_for_a_scrape() {
 fn on_loopback_a_scrape_goes_by_address_as_any_name_may_be_another_sites() {
     let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
-    let port = support::free_address();
+    let port = free_address();
     let _server = start_server(dir.path(), &["--metrics", &port.to_string()]);
     for (host, status) in
         [("rebound.example", "403"), ("localhost:9", "200"), ("127.0.0.1", "200"), ("[::1]", "200")]

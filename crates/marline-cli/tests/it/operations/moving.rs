@@ -9,10 +9,9 @@ use std::time::Duration;
 use super::support::native::testbed;
 use super::support::socks::{echo, echo_target, open};
 use super::support::testbed::Until;
-use super::support::{
-    self, Running, SERVICES, free_address, start_client, start_server, write_private,
-};
+use super::support::{self, Running, SERVICES, start_client, start_server, write_private};
 use super::{ask, metric, until};
+use marline_testkit::free_address;
 
 /// Returns lines of a configuration: addresses of metrics and a dashboard, and the control socket's path.
 fn lines([metrics, page]: [SocketAddr; 2], control: &Path) -> String {

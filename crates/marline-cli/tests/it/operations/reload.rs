@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use super::support::socks::{echo, echo_target, open};
 use super::support::{self, Running, start_server};
 use super::{ask, until};
+use marline_testkit::free_address;
 
 /// Lines of the report on a reload that changes each kind of setting.
 const REPORTED: [&str; 4] = [
@@ -26,8 +27,7 @@ fn a_client_opens_and_closes_ports_and_paths_or_changes_nothing() {
         );
         std::fs::write(&file, text).unwrap();
     };
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (first, second) = (free(), free());
+    let (first, second) = (free_address(), free_address());
     let path = format!("path = [\"127.0.0.1={},name=wifi\"]", server.address);
     write(&format!("\"{first}\""), &path);
     let control = dir.path().join("control");

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use marline_testkit::need;
+use marline_testkit::{free_address, need};
 
 use super::support::socks::{echo, open};
-use super::support::{self, free_address, start_client, start_server};
+use super::support::{self, start_client, start_server};
 use super::{ask, until};
 
 /// An address used for nothing else.

@@ -7,6 +7,7 @@ use std::process::Output;
 
 use super::support::{self, Running, ServerSide, start_server};
 use super::{metric, until};
+use marline_testkit::{free_address, free_port};
 
 /// Exit statuses of `marline status` with a working path, and without one.
 const WORKS: i32 = 0;
@@ -25,7 +26,7 @@ impl<'a> Judged<'a> {
     /// Starts a client with this invite and path.
     fn start(dir: &'a Path, invite: &Path, path: &str, flags: &[&str]) -> Judged<'a> {
         let control = dir.join("client.control").to_str().expect("text").to_owned();
-        let metrics = support::free_address();
+        let metrics = free_address();
         let port = metrics.to_string();
         let mut all = vec!["--path", path, "--control", &control, "--metrics", &port];
         all.extend_from_slice(flags);
@@ -121,7 +122,7 @@ impl Made {
 
 /// Returns an invite to a server that never runs, and its address.
 fn invite_of_nobody(dir: &Path) -> (std::path::PathBuf, SocketAddr) {
-    let address = SocketAddr::from(([127, 0, 0, 1], support::free_port()));
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let args = ["server", "--init", "--config", "nobody.toml", "--listen", &address.to_string()];
     let invite = support::run_ok(dir, &args);
     let file = dir.join("nobody");
@@ -272,7 +273,7 @@ fn a_path_that_was_never_tried_is_not_called_usable() {
     let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let control = dir.path().join("client.control");
     let control = control.to_str().expect("text").to_owned();
-    let metrics = support::free_address();
+    let metrics = free_address();
     let port = metrics.to_string();
     let flags = ["--path", "127.0.0.1", "--warm", "0", "--control", &control, "--metrics", &port];
     let (client, socks) = support::start_client(dir.path(), &server.invite_file, &flags);
@@ -336,7 +337,7 @@ fn a_server_on_a_wildcard_address_shows_its_bytes_at_each_address() {
         [("0.0.0.0", &["127.0.0.1", "127.0.0.2"][..]), ("[::]", &["::1", "127.0.0.1"][..])]
     {
         let dir = tempfile::tempdir().expect("a folder");
-        let (port, control) = (support::free_port(), dir.path().join("server.control"));
+        let (port, control) = (free_port(), dir.path().join("server.control"));
         let control = control.to_str().expect("text");
         let (listen, public) = (format!("{listen}:{port}"), format!("127.0.0.1:{port}"));
         let init = [

@@ -11,12 +11,13 @@ pub(crate) mod stun;
 pub(crate) mod testbed;
 pub(crate) mod two_uplinks;
 
+use marline_testkit::free_port;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
@@ -252,7 +253,12 @@ impl Running {
             match self.lines.recv_timeout(left) {
                 Ok(line) if line.contains(text) => return line,
                 Ok(_) => {}
-                Err(_) => panic!("{} did not say {text:?} within {READY:?}", self.name),
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("{} did not say {text:?} within {READY:?}", self.name)
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!("{} ended without saying {text:?}", self.name)
+                }
             }
         }
     }
@@ -347,12 +353,6 @@ pub(crate) struct ServerSide {
     pub(crate) invite_file: PathBuf,
 }
 
-/// Returns an address on loopback whose TCP port was free a moment ago.
-pub(crate) fn free_address() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address")
-}
-
 /// Waits until a program listens there.
 pub(crate) fn listens(address: SocketAddr) {
     let until = Instant::now() + READY;
@@ -388,28 +388,6 @@ pub(crate) fn subflows(said: &str) -> Vec<serde_json::Value> {
         ["subflows", "gone"].into_iter().filter_map(|kind| connection[kind].as_array())
     });
     listed.flatten().cloned().collect()
-}
-
-/// First port of [`free_port`], and the number of ports: below the range from which Linux assigns ports.
-const OUR_PORTS: (u16, u16) = (21_000, 10_000);
-
-/// Returns a port on loopback that is free for UDP and TCP, and that the system does not assign meanwhile. A UDP port
-/// assigned by the system may be in use by a TCP connection.
-pub(crate) fn free_port() -> u16 {
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static ASKED: AtomicU32 = AtomicU32::new(0);
-    let (first, count) = OUR_PORTS;
-    let is_free = |port: &u16| {
-        let at = (std::net::Ipv4Addr::LOCALHOST, *port);
-        std::net::UdpSocket::bind(at).is_ok() && std::net::TcpListener::bind(at).is_ok()
-    };
-    let port = |_| {
-        let asked = ASKED.fetch_add(1, Ordering::Relaxed);
-        // Concurrent programs start at different ports.
-        let at = (std::process::id().wrapping_mul(97)).wrapping_add(asked) % u32::from(count);
-        first + at as u16
-    };
-    (0..count).map(port).find(is_free).expect("a free port")
 }
 
 /// Writes a file that only its owner can read.

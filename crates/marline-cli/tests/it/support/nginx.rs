@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Beside, free_address, listens};
+use super::{Beside, listens};
+use marline_testkit::free_address;
 
 /// Runs nginx in one process, with these modules and this configuration. It ends when the result is dropped. Its
 /// files are in `dir`, under `name`.

@@ -15,6 +15,7 @@ use super::end_to_end::udp::Association;
 use super::support;
 use super::support::socks::{echo, echo_target, open};
 use super::support::{Running, ServerSide, run_err, run_ok, start_client, start_server};
+use marline_testkit::free_port;
 
 /// Time limit for any expected state.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -223,7 +224,7 @@ fn a_front_is_upgraded_too() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     let target = echo_target().to_string();
-    let listen = format!("127.0.0.1:{}", support::free_port());
+    let listen = format!("127.0.0.1:{}", free_port());
     let flags = ["serve", "--listen", &listen, "--to", &target, "--carrier", "udp"];
     let mut front = Running::start(dir, &flags);
     front.line_with("listening on ");

@@ -157,7 +157,9 @@ pub enum BufferTuning {
     /// As with those options, a blocked writer is woken when a third of the buffer is free (in the other modes, an
     /// eighth).
     Fixed,
-    /// The send buffer is twice the sum of all congestion windows. The receive window is twice the data that the
+    /// The send buffer is twice the sum of all congestion windows, or as large as with `Rates` for an application that
+    /// has written faster than the paths carry for a second: by windows, a slow path that fast ones outpace never
+    /// gets room. The receive window is twice the data that the
     /// application reads in a round trip of the slowest subflow.
     #[default]
     Windows,
@@ -362,8 +364,8 @@ impl ConnectionConfig {
             deny_join_id0: false,
             local_addresses: Vec::new(),
             advertised: Vec::new(),
-            send_buffer: 4 << 20,
-            receive_buffer: 6 << 20,
+            send_buffer: 8 << 20,
+            receive_buffer: 8 << 20,
             buffer_tuning: BufferTuning::default(),
             rtt: RttConfig::default(),
             radio_rtt: None,

@@ -123,12 +123,13 @@ use crate::subflow::{
     Egress, EndOfSilence, Ingress, Subflow, SubflowEvent, SynRetries, VerdictChange,
 };
 use crate::tables::Context;
+use crate::tables::path_queues::QueueUser;
 use crate::tables::silent_paths::Prober;
 use crate::{
-    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event, FallbackReason,
-    FourTuple, MemoryAccount, MemoryKind, MonitorKind, NetworkError, ReadError, SocketOption,
-    StreamDirection, SubflowLocation, SubflowState, Timer, Traffic, Transmit, TransmitBuf,
-    WriteError,
+    BufferTuning, CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event,
+    FallbackReason, FourTuple, MemoryAccount, MemoryKind, MonitorKind, NetworkError, ReadError,
+    SocketOption, StreamDirection, SubflowLocation, SubflowState, Timer, Traffic, Transmit,
+    TransmitBuf, WriteError,
 };
 
 pub(crate) use self::fast_open::FastOpenVerdict;
@@ -1023,10 +1024,16 @@ impl Connection {
 
     /// Passes the path's queue to a congestion controller that fills it.
     fn share_queue(&mut self, cx: &Context<'_>, id: SubflowId) {
-        let Some(subflow) = self.paths.get_mut(id) else { return };
-        if subflow.tcp().wants_queue() {
-            let path = subflow.tcp().path();
-            subflow.tcp_mut().share_queue(cx.queues.queue(path));
+        let Some(subflow) = self.paths.get(id) else { return };
+        if !subflow.tcp().wants_queue() {
+            return;
+        }
+        let path = subflow.tcp().path();
+        let is_client = self.session.role() == Role::Client;
+        let is_known = is_client || self.closing.is_peer_authenticated();
+        let user = QueueUser::new(is_known.then(|| self.account()), path);
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().share_queue(cx.queues.queue(path, user));
         }
     }
 
@@ -1538,7 +1545,12 @@ impl Connection {
         self.assignment().rearm_data_rto(now);
         self.silence().watch_data_ack(now);
         self.watch_delivery_of_sent(cx, id);
-        self.sender.tune(self.paths.wanted_buffer(self.config.buffer_tuning));
+        let by_rates = match self.config.buffer_tuning {
+            BufferTuning::Rates => true,
+            BufferTuning::Windows => self.sender.is_lasting_bulk(now),
+            BufferTuning::Fixed => false,
+        };
+        self.sender.tune(self.paths.wanted_buffer(by_rates));
         self.assignment().watch_progress(now);
         self.notify_writable(cx);
     }

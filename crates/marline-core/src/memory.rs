@@ -253,6 +253,11 @@ impl MemoryAccount {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Number that no other account has while this one exists.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// Bytes charged to the account.
     #[must_use]
     pub fn used(&self) -> u64 {

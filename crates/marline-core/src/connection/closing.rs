@@ -352,6 +352,11 @@ impl Closing {
         self.peer_known = true;
     }
 
+    /// True if the application authenticated the peer.
+    pub(super) const fn is_peer_authenticated(&self) -> bool {
+        self.peer_known
+    }
+
     /// True while waiting for a peer that the application has not authenticated.
     pub(super) fn is_unauthenticated_peer_waiting(&self, linger: Linger) -> bool {
         let strange = linger.unknown_peer.is_some() && !self.peer_known;

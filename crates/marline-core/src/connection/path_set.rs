@@ -14,10 +14,7 @@ use crate::PathAddresses;
 use crate::on_demand::OnDemand;
 use crate::subflow::Subflow;
 use crate::traffic::LostSegments;
-use crate::{
-    BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo, SubflowLocation,
-    SubflowState,
-};
+use crate::{ConnectionConfig, FourTuple, Keepalive, SubflowInfo, SubflowLocation, SubflowState};
 
 /// Round trip assumed if none was measured.
 const UNKNOWN_RTT: Duration = Duration::from_millis(100);
@@ -231,9 +228,9 @@ impl PathSet {
         self.active().map(|s| s.tcp().last_rx_at()).max()
     }
 
-    /// Total number of bytes that all subflows could have in flight.
-    pub(super) fn wanted_buffer(&self, tuning: BufferTuning) -> u64 {
-        if tuning != BufferTuning::Rates {
+    /// Total number of bytes that all subflows could have in flight, or that they deliver in the longest RTT.
+    pub(super) fn wanted_buffer(&self, by_rates: bool) -> u64 {
+        if !by_rates {
             return self.iter().map(|subflow| subflow.tcp().cwnd()).sum();
         }
         let longest = self.active().filter_map(|s| s.tcp().srtt()).max().unwrap_or_default();

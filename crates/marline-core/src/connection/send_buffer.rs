@@ -23,7 +23,7 @@
 //!   on another subflow. A sole subflow is not reset, so the application waits.
 
 use marline_policy::{DataRange, Dsn};
-use marline_time::Instant;
+use marline_time::{Duration, Instant};
 use marline_wire::Checksum;
 
 use crate::MemoryAccount;
@@ -36,6 +36,9 @@ const BASE_SPACE_BYTES: u64 = 128 * 1024;
 /// Minimum memory that a connection may hold beyond its send buffer. In a small buffer with several paths, a few
 /// segments on a slow path pin all chunks of the buffer.
 const MIN_KEPT_BYTES: u64 = 1024 * 1024;
+/// Time during which a writer keeps the buffer filled before it counts as [lasting](SendBuffer::is_lasting_bulk). Most
+/// pages and messages are over by then.
+const LASTING_BULK: Duration = Duration::from_secs(1);
 /// If memory is short, the application still gets part of a chunk while subflows retain up to this much acknowledged
 /// data.
 const MAX_KEPT_WHEN_SHORT: u64 = 4 * CHUNK;
@@ -74,6 +77,8 @@ pub(crate) struct SendBuffer {
     fixed: bool,
     /// A write was refused, and the application waits for room.
     blocked: bool,
+    /// Time of the first refused write since the buffer was empty.
+    busy_since: Option<NonZeroCompactInstant>,
     /// Time at which writes started to be refused because memory is short or subflows retain too much data.
     refused_since: Option<NonZeroCompactInstant>,
 }
@@ -91,6 +96,7 @@ impl SendBuffer {
             max_space,
             fixed,
             blocked: false,
+            busy_since: None,
             refused_since: None,
         }
     }
@@ -179,6 +185,9 @@ impl SendBuffer {
         }
         self.end = self.end.plus(n as u64);
         self.blocked = n < most;
+        if self.blocked && self.busy_since.is_none() {
+            self.busy_since = Some(NonZeroCompactInstant::from_instant(now));
+        }
         n
     }
 
@@ -229,6 +238,11 @@ impl SendBuffer {
         self.refused_since.is_some_and(|since| !since.is_within(nanos, now))
     }
 
+    /// True if the application writes faster than the paths carry, and has for a second.
+    pub(crate) fn is_lasting_bulk(&self, now: Instant) -> bool {
+        self.busy_since.is_some_and(|since| !since.is_within(LASTING_BULK.as_nanos() as u64, now))
+    }
+
     /// Adjusts the space to the windows of all subflows (NSDI 2012, mechanism M3): twice their sum keeps every path
     /// busy for a round trip while the application sleeps. It never shrinks.
     pub(crate) fn tune(&mut self, window_sum: u64) {
@@ -241,6 +255,7 @@ impl SendBuffer {
         self.una = self.una.max(to.min(self.end));
         self.chunks.release(self.una.0);
         if self.una == self.end {
+            self.busy_since = None;
             self.chunks.shrink();
         }
     }
@@ -266,8 +281,6 @@ impl SendBuffer {
 
 #[cfg(test)]
 mod tests {
-    use marline_time::Duration;
-
     use super::*;
     use crate::memory::PIECE;
     use crate::{MemoryBudget, MemoryKind};

@@ -329,6 +329,11 @@ impl Sender {
         self.buffer.charge_to(account);
     }
 
+    /// See [`SendBuffer::is_lasting_bulk`].
+    pub(super) fn is_lasting_bulk(&self, now: Instant) -> bool {
+        self.buffer.is_lasting_bulk(now)
+    }
+
     /// Adjusts the buffer's space to the windows of all subflows.
     pub(super) fn tune(&mut self, window_sum: u64) {
         self.buffer.tune(window_sum);

@@ -17,7 +17,7 @@ use marline_wire::{SackBlock, TcpFlags, Timestamps};
 
 /// Memory limit of one connection: the largest buffers of both directions, and the same amount again on each of
 /// eight subflows.
-const BOUND: u64 = 9 * (6 << 20) + (4 << 20);
+const BOUND: u64 = 9 * (8 << 20) + (8 << 20);
 /// Segments into each state, unless `MARLINE_HOSTILE_RUNS` asks for more.
 const SEGMENTS: u64 = 2_000;
 

@@ -132,6 +132,8 @@ pub(super) fn stage_observed(
         scene.costs.push(variant.path_cost(&path.name)?);
     }
     let mut paths = Paths::new(&scene, seeds);
+    // As with the proxy, all workloads are one user's.
+    paths.world.node_mut(paths.server).authenticate_clients();
     variant.share_path_health(&mut paths)?;
     let script = experiment.script(seed)?;
     for (number, (path, settings)) in used.iter().zip(&mut settings).enumerate() {

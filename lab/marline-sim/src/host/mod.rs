@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use marline_core::{
     ConnectError, ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, Event, FourTuple,
-    MonitorEvent, MonitorKind, NetworkError, PacketMeta, TrafficFilter, TransmitBuf,
+    MonitorEvent, MonitorKind, NetworkError, PacketMeta, SocketOption, TrafficFilter, TransmitBuf,
 };
 use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Instant, ProcessClock, Rng};
@@ -52,6 +52,8 @@ pub struct Host {
     /// Pending requests of applications.
     calls: VecDeque<Call>,
     listen: Option<ListenByPort>,
+    /// The application authenticates its clients, which are one user.
+    authenticates: bool,
     /// Lane for datagrams, on the same addresses as the streams.
     lane: Option<Box<LaneHost>>,
     monitor: Vec<MonitorEvent>,
@@ -82,6 +84,7 @@ impl Host {
             last: None,
             calls: VecDeque::new(),
             listen: None,
+            authenticates: false,
             lane: None,
             monitor: Vec::new(),
             watcher: None,
@@ -94,6 +97,11 @@ impl Host {
     /// Accepts connections with applications from `listen`.
     pub fn listen(&mut self, listen: ListenByPort) {
         self.listen = Some(listen);
+    }
+
+    /// Authenticates the clients of accepted connections, all as the same user.
+    pub const fn authenticate_clients(&mut self) {
+        self.authenticates = true;
     }
 
     /// Adds a lane for datagrams to the host.
@@ -230,6 +238,9 @@ impl Host {
                 let Some(app) = self.create_app(id) else {
                     return self.endpoint.abort(now, id);
                 };
+                if self.authenticates {
+                    self.endpoint.set(now, id, SocketOption::KnownPeer);
+                }
                 self.conns.push(id, app, SocketStatus::Open);
                 self.wake(now, id);
             }

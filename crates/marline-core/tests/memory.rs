@@ -23,9 +23,9 @@ const REST: Duration = Duration::from_secs(21);
 
 /// Goals in bytes per connection and end: just after a message each way, and after a transfer and an idle time.
 /// With the lists of ten thousand connections (`benches/memory`) it is 73 bytes more, with a goal of at most 3,000.
-const FRESH: u64 = 2_937;
+const FRESH: u64 = 2_945;
 /// Includes 13 bytes for the NAT64 prefix of its local address.
-const RESTED: u64 = 2_763;
+const RESTED: u64 = 2_771;
 
 struct Bench {
     pair: Pair,

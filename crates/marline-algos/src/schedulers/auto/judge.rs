@@ -18,6 +18,7 @@ use super::costs::{Costs, is_costly};
 use super::repairs;
 use super::{
     MAX_EXAMINED_MAPPINGS, MAX_REPEAT_DELAY, MAX_SPENDING, MIN_REPEAT_DELAY, SHORT_SEGMENTS,
+    URGENT_RATIO, URGENT_SAVING,
 };
 use crate::schedulers::classes::{self, Class, members};
 use crate::schedulers::copies::{copying_class, queue_is_empty};
@@ -61,6 +62,9 @@ impl<'a> Decider<'a> {
         let Some(class) = classes::best_class(cx.subflows) else {
             return Verdict::without_comparison(Rule::NoPath, Decision::Wait);
         };
+        if let Some(copy) = self.urgent_copy(class, cx) {
+            return copy;
+        }
         let placed = if cx.unsent.is_empty() {
             Verdict::without_comparison(Rule::Nothing, Decision::Wait)
         } else {
@@ -203,6 +207,42 @@ impl<'a> Decider<'a> {
             .filter_map(on)
             .max_by(|(a, _), (b, _)| a.total_cmp(b))
             .map(|(_, copy)| copy)
+    }
+
+    /// Returns a copy that is made before new data is sent: of the little data that a very slow path holds, for which
+    /// the rest of the stream would wait.
+    fn urgent_copy(self, class: Class, cx: &SchedulerContext<'_>) -> Option<Verdict> {
+        if cx.unsent.is_empty() {
+            return None;
+        }
+        let answer = |view: &SubflowView| {
+            // The forecast is more expensive.
+            let may_be_slow = view.srtt.is_some_and(|srtt| srtt >= URGENT_SAVING / 2);
+            let answer = || view.forecast.answer(Quantile::P50);
+            (may_be_slow && view.bytes_in_flight > 0).then(answer).flatten()
+        };
+        let slowest = cx.subflows.iter().filter_map(|view| Some((answer(view)?, view.id))).max();
+        let (answer, slow) = slowest.filter(|(answer, _)| *answer >= URGENT_SAVING)?;
+        if self.0.spent >= 1.0 || !may_copy(class, cx) {
+            return None;
+        }
+        let held = cx.subflow(slow)?.bytes_in_flight;
+        let takes_little = |view: &SubflowView| {
+            let rate = view.forecast.rate();
+            rate.is_some_and(|rate| rate.time_for(held) <= answer / URGENT_RATIO)
+        };
+        let on = |view: &SubflowView| {
+            let price = self.costs().required_gain_of_late_data(view, class)?;
+            blocked_data_copy(
+                view,
+                RequiredGain { wake: price.wake.max(URGENT_SAVING), ..price },
+                cx,
+            )
+        };
+        members(cx.subflows, class)
+            .filter(|view| view.id != slow && view.is_ready() && takes_little(view))
+            .filter_map(on)
+            .max_by(|a, b| a.gain.total_cmp(&b.gain))
     }
 
     /// Copies the newest segment to a path that has not been used recently, because information about that path is old.

@@ -75,7 +75,7 @@ pub(super) fn browse(dir: &Path, url: &str, flags: &str) -> String {
 }
 
 /// Returns a page with pictures from these URLs, each an SVG of some kilobytes. The title contains the number of
-/// loaded pictures and their protocols.
+/// loaded pictures, their protocols, and the time until the `load` event.
 pub(super) fn pictures(web: &Path, bases: impl Iterator<Item = String>) -> String {
     let mut text = String::from("<!doctype html><title>waiting</title><body>\n");
     for (number, base) in bases.enumerate() {
@@ -91,7 +91,7 @@ pub(super) fn pictures(web: &Path, bases: impl Iterator<Item = String>) -> Strin
             const there = [...document.images].filter(i => i.complete && i.naturalWidth == 9).length;
             const by = new Set(performance.getEntriesByType('navigation')
                 .concat(performance.getEntriesByType('resource')).map(e => e.nextHopProtocol).filter(p => p));
-            document.title = `pictures ${there} by ${[...by]}`;
+            document.title = `pictures ${there} by ${[...by]} after ${Math.round(performance.now())} ms`;
         })</script>",
     );
     text

@@ -98,7 +98,7 @@ impl World {
         self.command_with(&format!("{options} --dns {TARGET_V4}"), text)
     }
 
-    fn command_with(&self, options: &str, text: &str) -> Command {
+    pub(crate) fn command_with(&self, options: &str, text: &str) -> Command {
         let mut command = self.hosts.command("exec ./as-user bash -euc \"$script\"");
         command.env("run", format!("marline run {options} --"));
         command.env("script", text).env("XDG_RUNTIME_DIR", self.dir().join("runtime"));

@@ -1,5 +1,5 @@
 //! Independent programs that found a fault or guard a promise best: NetworkManager beside `marline up`, vegeta through
-//! the HTTP proxy, toxiproxy in front of the TCP carrier, and a film in Chromium. Needs root, for the hosts.
+//! the HTTP proxy, toxiproxy in front of the TCP carrier, a film and a page in Chromium. Needs root, for the hosts.
 //!
 //! ```text
 //! sudo cargo xtask nightly tools     # installs them
@@ -8,6 +8,7 @@
 mod film;
 mod load;
 mod network_manager;
+mod page;
 mod toxiproxy;
 
 use std::process::{Child, Stdio};

@@ -18,8 +18,9 @@
 //!   budget. With a full budget, every copy that might help is made; with an empty one, only copies of data that is
 //!   almost certainly lost. Two candidates are considered. One is the end of the written data, going backward: the last
 //!   segment on a path waits behind all others, and no later segment reveals its loss. The other is the front, if only
-//!   paths with overdue answers carry it, because it blocks everything behind it. In the worst case, both may spend the
-//!   budget [twice](MAX_SPENDING). Where bytes cost nothing, a share of the new data is the wrong limit: a burst of 100
+//!   paths with overdue answers carry it, because it blocks everything behind it. The little data that a very slow path
+//!   holds is even copied before new data ([`URGENT_SAVING`]), because a large send buffer would let the stream stall
+//!   behind it for seconds. In the worst case, both candidates may spend the budget [twice](MAX_SPENDING). Where bytes cost nothing, a share of the new data is the wrong limit: a burst of 100
 //!   kB every second spends all of it and leaves most of the path unused. So copies may instead use a share of the idle
 //!   capacity ([`AutoConfig::idle_share`]). Mobile data often has an allowance, so such paths are
 //!   [limited](marline_policy::PathCost::limited) unless the user says otherwise.

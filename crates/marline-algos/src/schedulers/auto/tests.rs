@@ -359,3 +359,23 @@ fn the_end_of_a_short_message_is_repeated_on_its_path_if_that_is_free_and_lost_s
     assert_ne!(decide(|view| SubflowView { metered: true, ..view }, 500), repeat);
     assert_ne!(decide(|view| view, 50_000), repeat);
 }
+
+#[test]
+fn the_little_data_of_a_very_slow_path_is_copied_before_new_data() {
+    let slow = |answer_ms: u64, held: u64| SubflowView {
+        overdue_at: Some(Instant::from_millis(900 + answer_ms)),
+        bytes_in_flight: held,
+        ..path(1, answer_ms)
+    };
+    let decide = |answer_ms, held| {
+        let mut stream = Stream::new(900_000);
+        stream.apply(SubflowId(1), marline_testkit::views::range(0, held));
+        let mut auto = Auto::default();
+        auto.next_send(&stream.context(&[path(0, 20), slow(answer_ms, held)]))
+    };
+    // 10,000 bytes take ten milliseconds on the fast path, and a copy saves a second.
+    assert_eq!(decide(4_000, 10_000), run(0, 0, 1_000));
+    // 500,000 bytes would take too much of the fast path's capacity, and a tenth of a second saved is too little.
+    assert_ne!(decide(4_000, 500_000), run(0, 0, 1_000));
+    assert_ne!(decide(200, 10_000), run(0, 0, 1_000));
+}

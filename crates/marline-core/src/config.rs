@@ -157,12 +157,13 @@ pub enum BufferTuning {
     /// As with those options, a blocked writer is woken when a third of the buffer is free (in the other modes, an
     /// eighth).
     Fixed,
-    /// The send buffer is twice the sum of all congestion windows, or as large as with `Rates` for an application that
-    /// has written faster than the paths carry for a second: by windows, a slow path that fast ones outpace never
-    /// gets room. The receive window is twice the data that the
+    /// The send buffer is twice the sum of all congestion windows. The receive window is twice the data that the
     /// application reads in a round trip of the slowest subflow.
-    #[default]
     Windows,
+    /// Like `Windows`, and like `Rates` once the application has written faster than the paths carry for a second: by
+    /// windows, a slow path that fast ones outpace never gets room.
+    #[default]
+    WindowsThenRates,
     /// Like `Windows`, but the send buffer is twice the sum of all rates times the longest RTT, as the paper
     /// recommends, so that no path has to wait for a slower one. With unequal RTTs this buffer is larger, and newly
     /// written data waits in it for longer.

@@ -1547,8 +1547,8 @@ impl Connection {
         self.watch_delivery_of_sent(cx, id);
         let by_rates = match self.config.buffer_tuning {
             BufferTuning::Rates => true,
-            BufferTuning::Windows => self.sender.is_lasting_bulk(now),
-            BufferTuning::Fixed => false,
+            BufferTuning::WindowsThenRates => self.sender.is_lasting_bulk(now),
+            BufferTuning::Fixed | BufferTuning::Windows => false,
         };
         self.sender.tune(self.paths.wanted_buffer(by_rates));
         self.assignment().watch_progress(now);

@@ -4,11 +4,17 @@
 //! variant of a study starts from one of these and names the differences. [`Variant::new`] alone is Marline as
 //! shipped, which changes with the product.
 
+use marline::config::BufferTuning;
 use marline_lab::experiment::Variant;
 
-/// Multipath TCP with [`marline::algos::reference_policies`], by name.
+/// Largest buffers of Linux without settings: 4 MiB to send (`tcp_wmem`), 6 MiB to receive (`tcp_rmem`).
+const BUFFERS: [u64; 2] = [4 << 20, 6 << 20];
+
+/// Multipath TCP with [`marline::algos::reference_policies`], by name, and buffers that follow the windows.
 pub(crate) fn mptcp(name: &str) -> Variant {
-    Variant::new(name).scheduler("min-rtt").congestion("cubic")
+    let [send, receive] = BUFFERS.map(Some);
+    let stack = Variant::new(name).scheduler("min-rtt").congestion("cubic").buffers(send, receive);
+    Variant { buffer_tuning: BufferTuning::Windows, ..stack }
 }
 
 /// TCP on one path.

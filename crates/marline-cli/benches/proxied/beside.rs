@@ -13,7 +13,8 @@ use tokio::io::{
 use crate::quic;
 use crate::silent;
 use crate::support::nginx::nginx;
-use crate::support::{Beside, free_address, listens};
+use crate::support::{Beside, listens};
+use marline_testkit::free_address;
 
 /// Environment variable with another role of this program: an end of the relay over QUIC, `near ADDRESS` or `far
 /// ADDRESS`, or `echo ADDRESS`, or a share of the idle streams, `silent STREAMS CONCURRENT_STREAMS`.

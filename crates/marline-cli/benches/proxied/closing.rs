@@ -15,9 +15,8 @@ use tokio::task::JoinSet;
 
 use crate::beside::Echo;
 use crate::silent::{self, CONCURRENT_STREAMS};
-use crate::support::{
-    Running, free_address, free_port, processor_time, resident_kib, run_ok, write_private,
-};
+use crate::support::{Running, processor_time, resident_kib, run_ok, write_private};
+use marline_testkit::{free_address, free_port};
 
 /// Interval between new streams.
 const PROBES: Duration = Duration::from_millis(100);

@@ -12,8 +12,9 @@ use crate::beside::{chained, front};
 use crate::relay::Proxied;
 use crate::spread::{Spread, ratios};
 use crate::support::nginx::page;
-use crate::support::{Beside, Running, free_address, listens};
+use crate::support::{Beside, Running, listens};
 use crate::{ROUNDS, percentile};
+use marline_testkit::free_address;
 
 /// Measurement of a program, in units per second, with the name of the metric. Higher is better.
 type Rate<'a> = (&'a str, Box<dyn Fn(SocketAddr) -> f64 + 'a>);

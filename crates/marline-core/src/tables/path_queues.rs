@@ -33,15 +33,22 @@ impl QueueUser {
     }
 }
 
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    local: IpAddr,
+    remote: IpAddr,
+    user: QueueUser,
+}
+
 /// Queues of the paths of one or several endpoints of a process, which must share a clock. Clones refer to the same
 /// queues.
 #[derive(Clone, Debug, Default)]
-pub struct PathQueues(Arc<Mutex<BTreeMap<(IpAddr, IpAddr, QueueUser), PathQueue>>>);
+pub struct PathQueues(Arc<Mutex<BTreeMap<Key, PathQueue>>>);
 
 impl PathQueues {
     /// The queue of a user's path.
     pub(crate) fn queue(&self, path: FourTuple, user: QueueUser) -> PathQueue {
-        let key = (path.local.ip(), path.remote.ip(), user);
+        let key = Key { local: path.local.ip(), remote: path.remote.ip(), user };
         let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(queue) = queues.get(&key) {
             return queue.clone();

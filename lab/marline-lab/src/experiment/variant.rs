@@ -84,6 +84,7 @@ pub(super) fn path_name(text: &str) -> &str {
 enum BufferTuningText {
     Fixed,
     Windows,
+    WindowsThenRates,
     Rates,
 }
 
@@ -263,7 +264,7 @@ impl Variant {
         config.mptcp = !self.plain;
         config.buffer_tuning = self.buffer_tuning;
         if self.mode.as_deref() == Some("aggregate") {
-            if self.buffer_tuning == BufferTuning::Windows {
+            if self.buffer_tuning == BufferTuning::default() {
                 config.buffer_tuning = BufferTuning::Rates;
             }
             config.send_buffer = AGGREGATE_BUFFER;

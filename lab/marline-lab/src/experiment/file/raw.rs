@@ -223,6 +223,7 @@ pub(super) struct RawVariant {
 pub(super) enum RawTuning {
     Fixed,
     Windows,
+    WindowsThenRates,
     Rates,
 }
 
@@ -231,6 +232,7 @@ impl From<RawTuning> for BufferTuning {
         match raw {
             RawTuning::Fixed => BufferTuning::Fixed,
             RawTuning::Windows => BufferTuning::Windows,
+            RawTuning::WindowsThenRates => BufferTuning::WindowsThenRates,
             RawTuning::Rates => BufferTuning::Rates,
         }
     }

@@ -14,16 +14,17 @@
 //!   compared by p50 because copies make up for chance delays; by p90, a path with a wide spread stayed idle while
 //!   bursts waited for the other.
 //! - *Copies* are made when no new data can be sent. The benefit of a copy is the time that it is expected to save
-//!   ([`worth`]). It is made if that exceeds the gain required for its bytes, which rises with the spent share of the
-//!   budget. With a full budget, every copy that might help is made; with an empty one, only copies of data that is
-//!   almost certainly lost. Two candidates are considered. One is the end of the written data, going backward: the last
-//!   segment on a path waits behind all others, and no later segment reveals its loss. The other is the front, if only
-//!   paths with overdue answers carry it, because it blocks everything behind it. The little data that a very slow path
-//!   holds is even copied before new data ([`URGENT_SAVING`]), because a large send buffer would let the stream stall
-//!   behind it for seconds. In the worst case, both candidates may spend the budget [twice](MAX_SPENDING). Where bytes cost nothing, a share of the new data is the wrong limit: a burst of 100
-//!   kB every second spends all of it and leaves most of the path unused. So copies may instead use a share of the idle
-//!   capacity ([`AutoConfig::idle_share`]). Mobile data often has an allowance, so such paths are
-//!   [limited](marline_policy::PathCost::limited) unless the user says otherwise.
+//!   ([`worth`]). It is made if that exceeds the gain required for its bytes, which rises with the spent share of
+//!   the budget. With a full budget, every copy that might help is made; with an empty one, only copies of data
+//!   that is almost certainly lost. Two candidates are considered. One is the end of the written data, going
+//!   backward: the last segment on a path waits behind all others, and no later segment reveals its loss. The
+//!   other is the front, if only paths with overdue answers carry it, because it blocks everything behind it. The
+//!   little data that a very slow path holds is even copied before new data ([`URGENT_SAVING`]), because a large
+//!   send buffer would let the stream stall behind it for seconds. In the worst case, both candidates may spend
+//!   the budget [twice](MAX_SPENDING). Where bytes cost nothing, a share of the new data is the wrong limit: a
+//!   burst of 100 kB every second spends all of it and leaves most of the path unused. So copies may instead use a
+//!   share of the idle capacity ([`AutoConfig::idle_share`]). Mobile data often has an allowance, so such paths
+//!   are [limited](marline_policy::PathCost::limited) unless the user says otherwise.
 //! - *Early repeats*: on a free path that loses single packets, the end of a short message is sent again a few
 //!   milliseconds later ([`MIN_REPEAT_DELAY`]), so no slower path is needed for that.
 //! - *Repairs*, if the peer supports them, cover a share of each burst of several segments and are sent before its

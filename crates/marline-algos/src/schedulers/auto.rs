@@ -126,9 +126,9 @@ const SHORT_SEGMENTS: u64 = 2;
 const SHORT_BUDGET: BudgetConfig = BudgetConfig { share: 0.0, rate: Rate::from_bytes_per_s(2_000) };
 /// Largest share of that budget that counts: it requires a gain of 3 %, so that a path in doubt is not affected.
 const MAX_SHORT_SHARE: f32 = 0.68;
-/// Time that a copy of late data must be expected to save to be sent before new data, and how many times as long as all
-/// data of the late path takes.
+/// Time that a copy of late data must be expected to save to be sent before new data.
 const URGENT_SAVING: Duration = Duration::from_millis(500);
+/// The late path's answer must take this many times as long as all of its data takes on the path of the copy.
 const URGENT_RATIO: u32 = 10;
 /// Maximum number of mappings examined for copies.
 const MAX_EXAMINED_MAPPINGS: usize = 64;

@@ -221,6 +221,17 @@ fn the_experiments_of_the_repository_are_understood() {
 }
 
 #[test]
+fn the_grids_of_the_repository_are_understood() {
+    let grids = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/grids");
+    let files = std::fs::read_dir(&grids).expect("grids").count();
+    let grids = crate::scenes::read_directory(&grids).unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(grids.len(), files, "each has checks");
+    for grid in &grids {
+        assert!(grid.points().expect("points").len() >= 6);
+    }
+}
+
+#[test]
 fn a_scenario_alone_is_refused_as_well() {
     let dir = std::env::temp_dir().join(format!("marline-hosts-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("make");

@@ -6,8 +6,10 @@ use std::time::Duration;
 use marline_core::{
     Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, EndpointConfig, FourTuple,
 };
+use marline_wire::SeqNum;
+use marline_wire::mptcp::MptcpOption;
 
-use crate::{Peer, Script, capabilities, config, endpoint_config};
+use crate::{Peer, Script, Seg, capabilities, config, endpoint_config};
 
 /// Both ends of a subflow: port 80 of the endpoint and a port of a peer.
 #[must_use]
@@ -80,4 +82,17 @@ pub fn calling(endpoint: EndpointConfig, open: ConnectionConfig) -> (Script, Pee
     let mut peer = Peer::new(path, 7);
     peer.accept(&mut script);
     (script, peer, id)
+}
+
+/// A first packet of the UDP carrier: a HANDSHAKE frame (docs/spec/udp-carrier.md, section 3) with a SYN from this port
+/// to port 443, a public key, a commitment and no cookie.
+#[must_use]
+pub fn first_packet(flow: u64, port: u16, option: MptcpOption) -> Vec<u8> {
+    let syn = Seg::syn().ports(port, 443).at(SeqNum(flow as u32)).mss(1_400).sack_permitted();
+    let mut frame = vec![0x21];
+    frame.extend([0; 8]);
+    frame.extend(flow.to_be_bytes());
+    frame.extend([7; 32 + 16].into_iter().chain([0]));
+    frame.extend(syn.mptcp(option).bytes(None));
+    frame
 }

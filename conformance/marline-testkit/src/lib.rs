@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 
 mod expect;
-pub mod first_packets;
 pub mod fixtures;
 pub mod hostile;
 pub mod keys;

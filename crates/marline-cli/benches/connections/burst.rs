@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use marline_emulator::netns;
-use marline_testkit::first_packets::first_packet;
+use marline_testkit::fixtures::first_packet;
 use marline_testkit::{capable, need};
 use marline_wire::mptcp::MpCapableForm;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

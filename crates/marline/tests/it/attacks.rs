@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::support::*;
-use marline_testkit::first_packets::first_packet;
+use marline_testkit::fixtures::first_packet;
 use marline_wire::mptcp::{MpCapableForm, MpJoin, MptcpOption};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use marline::Client;
 use marline_testkit::capable;
-use marline_testkit::first_packets::first_packet;
+use marline_testkit::fixtures::first_packet;
 use marline_wire::mptcp::MpCapableForm;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};

@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::task::{Context, Poll, ready};
 
 use marline::memory::MemoryAccount;
+use marline::monitor::{ConnectionInfo, SubflowInfo};
+use marline::policy::Health;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, Interest};
 use tokio::net::{TcpStream, UnixStream};
@@ -21,16 +23,21 @@ pub struct PeerState {
     pub refuses_data: bool,
     /// Written bytes that the peer has not acknowledged.
     pub unacknowledged: u64,
+    /// True if written bytes are not acknowledged and no path to the peer answers.
+    pub unreachable: bool,
 }
 
 impl PeerState {
     /// Creates the state of a multipath connection's peer.
     #[must_use]
-    pub fn from_connection(info: &marline::monitor::ConnectionInfo) -> PeerState {
+    pub fn from_connection(info: &ConnectionInfo) -> PeerState {
+        let unacknowledged = info.bytes_written.saturating_sub(info.bytes_acked);
+        let silent = |subflow: &SubflowInfo| matches!(subflow.health, Health::Unreachable { .. });
         PeerState {
             finished: info.peer_finished,
             refuses_data: info.unsent > 0 && info.ack_due_since.is_none(),
-            unacknowledged: info.bytes_written.saturating_sub(info.bytes_acked),
+            unacknowledged,
+            unreachable: unacknowledged > 0 && info.subflows.iter().all(silent),
         }
     }
 }
@@ -135,7 +142,7 @@ impl Transport for TcpStream {
     /// Queries the kernel, which reports whether a FIN arrived, even an unread one. A peer that accepts nothing for
     /// minutes counts as refusing: the kernel's own timeouts end a connection from which nothing is received.
     fn peer_state(&self) -> PeerState {
-        PeerState { finished: sys::has_finished(self), refuses_data: true, unacknowledged: 0 }
+        PeerState { finished: sys::has_finished(self), refuses_data: true, ..PeerState::default() }
     }
 }
 

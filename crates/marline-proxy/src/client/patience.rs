@@ -10,7 +10,7 @@ pub struct Timeouts {
     /// Time limit for TLS and the server's Welcome.
     pub handshake: Duration,
     /// Time for the server's answer to an opening with a session, after which a second connection is tried in
-    /// parallel.
+    /// parallel, unless the path is known to be silent before that.
     pub hedge: Duration,
     /// Time limit for `Working` on a warm connection, which needs one round trip and no other work.
     pub warm: Duration,

@@ -16,7 +16,7 @@ use crate::server::admission::AdmissionLimits;
 use crate::session::datagram_keys::LaneEnd;
 use crate::target::Target;
 use crate::testing::{Bench, BenchConnector, Bound, Pipe, echo_target};
-use crate::transport::Transport;
+use crate::transport::{PeerState, Transport};
 
 type SharedTunnel = Arc<Tunnel<Bound>>;
 
@@ -301,8 +301,8 @@ async fn a_client_beyond_its_number_of_connections_waits_for_one_to_end() {
     drop(second);
 }
 
-/// Connects to a bench. The path of the second connection fails as soon as that is established.
-struct SecondDies(Bound);
+/// Connects to a bench. The path of the second connection fails as soon as that is established, with this state.
+struct SecondDies(Bound, PeerState);
 
 impl Connect for SecondDies {
     type Stream = Pipe;
@@ -317,18 +317,17 @@ impl Connect for SecondDies {
             let _far = far;
             std::future::pending::<()>().await;
         });
-        Ok(Pipe::new(inner, pipe.binding))
+        Ok(Pipe { peer_state: self.1, ..Pipe::new(inner, pipe.binding) })
     }
 }
 
-#[tokio::test]
-async fn a_connection_without_an_answer_to_its_session_has_another_one_beside_it() {
+/// Makes three requests, and checks that only the second one needs a second connection.
+async fn second_request_starts_another(patience: Timeouts, state: PeerState) {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let connects = Arc::new(AtomicUsize::new(0));
     let bound = Bound { bench: Arc::clone(&bench), connects: Arc::clone(&connects) };
     let (pin, token) = (bench.key.pin(), bench.token.clone());
-    let patience = Timeouts { hedge: Duration::from_millis(50), ..Timeouts::default() };
-    let way = Tunnel::new(SecondDies(bound), pin, token, patience, 0).unwrap();
+    let way = Tunnel::new(SecondDies(bound, state), pin, token, patience, 0).unwrap();
     let target = echo_target().await;
     echo(&way, &target).await;
     assert!(echo(&way, &target).await.is_session());
@@ -339,6 +338,19 @@ async fn a_connection_without_an_answer_to_its_session_has_another_one_beside_it
         4,
         "an attempt that is answered in time starts no other"
     );
+}
+
+#[tokio::test]
+async fn a_connection_without_an_answer_to_its_session_has_another_one_beside_it() {
+    let patience = Timeouts { hedge: Duration::from_millis(50), ..Timeouts::default() };
+    second_request_starts_another(patience, PeerState::default()).await;
+}
+
+#[tokio::test]
+async fn a_connection_on_a_silent_path_has_another_one_beside_it_at_once() {
+    let patience = Timeouts { hedge: Duration::from_secs(3_600), ..Timeouts::default() };
+    let unreachable = PeerState { unreachable: true, ..PeerState::default() };
+    second_request_starts_another(patience, unreachable).await;
 }
 
 /// Records the addresses of each connection attempt.

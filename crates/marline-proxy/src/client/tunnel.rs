@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
@@ -254,20 +255,23 @@ impl<C: Connect> Tunnel<C> {
         }
     }
 
-    /// Attempts to connect with a session, and starts a second attempt in parallel if the answer takes long. The path
-    /// of a connection may fail between the server's SYN/ACK and the first answer, when no other path can be joined
-    /// yet. Such a connection never completes. No application data was sent, so the second attempt may send the same
-    /// request.
+    /// Attempts to connect with a session, and starts a second attempt in parallel if the path is silent or the answer
+    /// takes long. The path of a connection may fail between the server's SYN/ACK and the first answer, when no other
+    /// path can be joined yet (RFC 8684 section 3.1). Such a connection completes only after the path has returned. No
+    /// application data was sent, so the second attempt may send the same request.
     async fn attempt_with_session(
         &self,
         session: &Arc<Session>,
         request: Option<&Message>,
     ) -> Result<AuthenticatedConnection<C::Stream>, Failed> {
-        let mut first = pin!(self.attempt_session_once(session, request));
-        if let Ok(attempted) = timeout(self.patience.hedge, &mut first).await {
-            return attempted;
+        let silence = Notify::new();
+        let mut first = pin!(self.attempt_session_once(session, request, &silence));
+        tokio::select! {
+            attempted = &mut first => return attempted,
+            () = silence.notified() => {}
+            () = sleep(self.patience.hedge) => {}
         }
-        let mut second = pin!(self.attempt_session_once(session, request));
+        let mut second = pin!(self.attempt_session_once(session, request, &silence));
         let (attempted, other) = tokio::select! {
             attempted = &mut first => (attempted, second),
             attempted = &mut second => (attempted, first),
@@ -282,6 +286,7 @@ impl<C: Connect> Tunnel<C> {
         &self,
         session: &Arc<Session>,
         request: Option<&Message>,
+        silence: &Notify,
     ) -> Result<AuthenticatedConnection<C::Stream>, Failed> {
         let stream = self.connect_transport(session.own_addresses()).await?;
         let Some(binding) = stream.binding() else {
@@ -289,7 +294,7 @@ impl<C: Connect> Tunnel<C> {
             let turn = self.admission.enter_without_session().await;
             return self.authenticate_by_tls(stream, &turn, request).await;
         };
-        let opening = self.authenticate_by_session(stream, session, &binding, request);
+        let opening = self.authenticate_by_session(stream, session, &binding, request, silence);
         let opened = timeout(self.patience.handshake, opening).await;
         let late = |_| OpenError::timed_out("the server", self.patience.handshake);
         match opened.map_err(late)?? {
@@ -317,13 +322,15 @@ impl<C: Connect> Tunnel<C> {
         self.authenticate_by_tls(stream, &turn, request).await
     }
 
-    /// Opens `stream` with the session. Returns the stream if the server does not know the session.
+    /// Opens `stream` with the session. Returns the stream if the server does not know the session. Notifies `silence`
+    /// if no path answers.
     async fn authenticate_by_session(
         &self,
         mut stream: C::Stream,
         session: &Arc<Session>,
         binding: &Binding,
         request: Option<&Message>,
+        silence: &Notify,
     ) -> Result<Result<AuthenticatedConnection<C::Stream>, C::Stream>, Failed> {
         const OPENING_ERROR: &str = "cannot open a connection to the server";
         let request = request.map(Message::to_bytes).unwrap_or_default();
@@ -333,7 +340,7 @@ impl<C: Connect> Tunnel<C> {
             stream.write_all(&opening).await?;
             stream.flush().await?;
             let mut answer = [0; ANSWER_LEN];
-            stream.read_exact(&mut answer).await?;
+            read_or_report_silence(&mut stream, &mut answer, silence).await?;
             Answer::parse(answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
         };
         let answer =
@@ -524,6 +531,25 @@ pub(super) async fn send(
         stream.flush().await
     };
     written.await.map_err(|error| OpenError::from_io("cannot send to the server", error))
+}
+
+/// Fills `answer`, and notifies `silence` if no path of the stream answers meanwhile.
+async fn read_or_report_silence(
+    stream: &mut impl Transport,
+    answer: &mut [u8],
+    silence: &Notify,
+) -> io::Result<()> {
+    const CHECK_INTERVAL: Duration = Duration::from_millis(25);
+    let mut filled = 0;
+    while filled < answer.len() {
+        match timeout(CHECK_INTERVAL, stream.read(&mut answer[filled..])).await {
+            Ok(Ok(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => filled += read?,
+            Err(_) if stream.peer_state().unreachable => silence.notify_one(),
+            Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Fills the pool until the tunnel is gone.

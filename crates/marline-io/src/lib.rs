@@ -56,7 +56,7 @@ pub use net::{
     GATEWAY_INTERFACE, Interfaces, PrefixAnswer, Watcher, discover_nat64, dns_query,
     interface_resolvers, lookup_over,
 };
-pub use path_radio::{RadioKind, is_mobile_interface};
+pub use path_radio::{RadioKind, has_battery, is_mobile_interface};
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
 pub use pending_table::{PendingEntry, PendingTable};

@@ -1,5 +1,5 @@
-//! Radio technology of a path, as configured, and detection of mobile data from the kind of interface. An observer
-//! computes the energy consumption.
+//! Radio technology of a path, as configured, and detection of mobile data from the kind of interface, and of a
+//! battery. An observer computes the energy consumption.
 
 use core::fmt;
 use core::str::FromStr;
@@ -8,6 +8,8 @@ use std::path::Path;
 
 /// The kernel's directory of interfaces.
 const INTERFACES: &str = "/sys/class/net";
+/// The kernel's directory of batteries and power supplies.
+const POWER_SUPPLIES: &str = "/sys/class/power_supply";
 /// Kernel's table of PPP over Ethernet sessions, which are not mobile data.
 const PPP_OVER_ETHERNET: &str = "/proc/net/pppoe";
 /// Common beginnings of interface names of cellular modems on Linux and Android.
@@ -69,6 +71,21 @@ pub fn is_mobile_interface(interface: &str) -> bool {
     is_mobile_by_files(interface, Path::new(INTERFACES), Path::new(PPP_OVER_ETHERNET))
 }
 
+/// Returns true if this machine has a battery. Batteries of attached devices do not count.
+#[must_use]
+pub fn has_battery() -> bool {
+    has_battery_by_files(Path::new(POWER_SUPPLIES))
+}
+
+fn has_battery_by_files(supplies: &Path) -> bool {
+    let text = |path: &Path, name: &str| read_to_string(path.join(name)).unwrap_or_default();
+    let is_own = |path: &Path| {
+        text(path, "type").trim() == "Battery" && text(path, "scope").trim() != "Device"
+    };
+    std::fs::read_dir(supplies)
+        .is_ok_and(|entries| entries.flatten().any(|entry| is_own(&entry.path())))
+}
+
 fn is_mobile_by_files(interface: &str, interfaces: &Path, ppp_over_ethernet: &Path) -> bool {
     let event = read_to_string(interfaces.join(interface).join("uevent"));
     if event.is_ok_and(|text| text.lines().any(|line| line == "DEVTYPE=wwan")) {
@@ -85,6 +102,23 @@ fn is_mobile_by_files(interface: &str, interfaces: &Path, ppp_over_ethernet: &Pa
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_battery_of_a_mouse_is_not_the_machines() {
+        let dir = tempfile::tempdir().unwrap();
+        let add = |name: &str, kind: &str, scope: &str| {
+            let supply = dir.path().join(name);
+            std::fs::create_dir(&supply).unwrap();
+            std::fs::write(supply.join("type"), kind).unwrap();
+            std::fs::write(supply.join("scope"), scope).unwrap();
+        };
+        assert!(!has_battery_by_files(&dir.path().join("missing")));
+        add("AC", "Mains\n", "");
+        add("hidpp_battery_0", "Battery\n", "Device\n");
+        assert!(!has_battery_by_files(dir.path()));
+        add("BAT0", "Battery\n", "");
+        assert!(has_battery_by_files(dir.path()));
+    }
 
     #[test]
     fn mobile_data_is_detected_by_device_type_or_name() {

@@ -10,9 +10,9 @@
 //! the process know to be bad, which sometimes wins because its RTT is shorter.
 //!
 //! *Solution.* Without a path health monitor, every attempt waits for the stagger. With a monitor:
-//! - paths that it considers good come first, regular paths before backup paths, even if another path won last time,
-//!   because its information is newer;
-//! - a backup path starts after two requests on the first regular path, [`RESERVE_WAIT`] apart, and another
+//! - paths that it considers good come first, regular paths before reserves (backup paths and radios that should sleep),
+//!   even if another path won last time, because its information is newer;
+//! - a reserve starts after two requests on the first regular path, [`RESERVE_WAIT`] apart, and another
 //!   [`RESERVE_WAIT`]: a single lost SYN wakes no radio;
 //! - a degraded address pair starts last, [`DEGRADED_PAIR_DELAY`] after everything else: by then, the first SYNs of the
 //!   others count as lost (RFC 6298).
@@ -273,9 +273,9 @@ impl AttemptSchedule {
         is_bad: impl Fn(&Candidate) -> bool,
     ) -> AttemptSchedule {
         // The sort is stable: equal candidates keep their order.
-        candidates.sort_by_key(|candidate| candidate.backup);
+        candidates.sort_by_key(|candidate| candidate.reserve);
         let (bad, good): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_bad);
-        let (reserve, regular): (Vec<_>, Vec<_>) = good.into_iter().partition(|c| c.backup);
+        let (reserve, regular): (Vec<_>, Vec<_>) = good.into_iter().partition(|c| c.reserve);
         let again = regular.first().filter(|_| !reserve.is_empty()).cloned();
         let mut schedule = AttemptSchedule::new_staggered(regular, stagger);
         for late in [again.into_iter().collect(), reserve] {

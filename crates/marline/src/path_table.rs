@@ -43,8 +43,8 @@ pub(crate) struct Candidate {
     pub(crate) path: String,
     pub(crate) end: LocalEnd,
     pub(crate) remote: SocketAddr,
-    /// The path carries data only if no other can.
-    pub(crate) backup: bool,
+    /// The path is used only if others do not work.
+    pub(crate) reserve: bool,
 }
 
 /// Maximum number of remembered automatic paths that were changed by hand and whose interface is gone.
@@ -312,11 +312,12 @@ impl PathTable {
             });
             for (nth, (end, remote)) in pairs.enumerate() {
                 let path = entry.display_name();
-                let candidate = Candidate { path, end: end.clone(), remote, backup: entry.backup };
+                let reserve = entry.is_reserve();
+                let candidate = Candidate { path, end: end.clone(), remote, reserve };
                 let won = winner == Some((end.address, remote));
                 let works = winner.is_some_and(|(local, _)| local == end.address);
                 // The paths take turns, so that a failed path costs one delay regardless of the number of addresses.
-                let rank = (!won, entry.backup, !works, turn + nth, nth);
+                let rank = (!won, reserve, !works, turn + nth, nth);
                 found.push((rank, candidate));
             }
         }

@@ -179,6 +179,10 @@ fn measured_value(check: &Check, experiment: &Experiment, record: &Record) -> f6
             let row = rows.find(|row| row.iter().all(|message| message.latency_ms <= *most_ms));
             row.map_or(f64::INFINITY, |row| (row[0].sent_ms - span_ms.start) / 1e3)
         }
+        Measure::CellularEnergy => {
+            let radios = record.paths.iter().filter_map(|path| path.radio.as_ref());
+            radios.filter(|radio| radio.kind != "wifi").map(|radio| radio.traffic_j).sum()
+        }
         Measure::Named(name) => of_load.measures.of(name).unwrap_or(f64::NAN),
     }
 }

@@ -5,6 +5,7 @@ mod break_before_make;
 mod full_mesh;
 mod manual;
 mod mesh;
+mod radio_sleep;
 
 pub use backup::Backup;
 pub use break_before_make::{BreakBeforeMake, BreakBeforeMakeConfig};

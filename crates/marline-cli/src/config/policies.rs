@@ -85,8 +85,8 @@ impl Mode {
             (Mode::Interactive, Side::Client) => (client, path_manager),
             (Mode::Interactive, Side::Server) => (server, "full-mesh"),
             (Mode::Balanced, _) => ("auto", "full-mesh"),
-            (Mode::Aggregate, _) => ("auto,budget=0", "full-mesh"),
-            (Mode::Redundant, _) => ("auto,budget=unlimited", "full-mesh"),
+            (Mode::Aggregate, _) => ("auto,budget=0", "full-mesh,sleep=off"),
+            (Mode::Redundant, _) => ("auto,budget=unlimited", "full-mesh,sleep=off"),
         }
     }
 

@@ -12,8 +12,8 @@
 //! A SYN/ACK without MP_CAPABLE may come from the server or a middlebox. It is kept for at most a Connection Attempt
 //! Delay while another attempt may be answered with the option, and is accepted after that.
 //!
-//! Backup addresses, and those on degraded address pairs, wait until two SYNs were sent from the others: neither a
-//! distant server nor a single lost SYN wakes a radio.
+//! Backup addresses, those with a radio that should sleep, and those on degraded address pairs wait until two SYNs were
+//! sent from the others: neither a distant server nor a single lost SYN wakes a radio.
 
 use core::net::IpAddr;
 

@@ -124,7 +124,7 @@ impl Emptcp {
         Emptcp {
             config,
             base: EnergyBase::new(config.radio),
-            mesh: FullMesh::default(),
+            mesh: FullMesh::with_radios_awake(),
             established: false,
             set: InterfaceSet::Wifi,
             set_at: Instant::ZERO,

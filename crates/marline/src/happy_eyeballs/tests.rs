@@ -9,7 +9,7 @@ use super::*;
 const STAGGER: Duration = Duration::from_millis(100);
 
 /// Candidate for this path number and a server.
-fn candidate_on(path: u32, backup: bool) -> Candidate {
+fn candidate_on(path: u32, reserve: bool) -> Candidate {
     let interface = (format!("if{path}"), path);
     let address = format!("10.0.{path}.2").parse().unwrap();
     let remote: SocketAddr = "192.0.2.1:443".parse().unwrap();
@@ -21,7 +21,7 @@ fn candidate_on(path: u32, backup: bool) -> Candidate {
         behind_tun: false,
         mark: 0,
     };
-    Candidate { path: format!("if{path}"), end, remote, backup }
+    Candidate { path: format!("if{path}"), end, remote, reserve }
 }
 
 fn wifi() -> Candidate {

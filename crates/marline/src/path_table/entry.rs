@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use marline_io::{
-    Contact, LocalEnd, LocalSpec, PathSpec, Prefix64, RadioKind, is_mobile_interface,
+    Contact, LocalEnd, LocalSpec, PathSpec, Prefix64, RadioKind, has_battery, is_mobile_interface,
 };
 use marline_policy::PathCost;
 
@@ -22,6 +22,8 @@ pub(super) struct Entry {
     /// True if traffic appears to count against an allowance, judged by the kind of interface or reported by the
     /// system's network manager.
     pub(super) looks_limited: bool,
+    /// True if the interface appears to be a cellular radio of a machine with a battery.
+    drains_battery: bool,
     pub(super) reported_limited: bool,
     pub(super) fading: bool,
     pub(super) restriction: PathRestriction,
@@ -42,6 +44,7 @@ impl Entry {
             metered,
             limited,
             looks_limited: false,
+            drains_battery: false,
             reported_limited: false,
             fading: false,
             restriction,
@@ -52,7 +55,12 @@ impl Entry {
 
     /// Sets the local addresses that the lookup found.
     pub(super) fn set_ends(&mut self, ends: Vec<LocalEnd>) {
+        self.set_ends_on(ends, has_battery);
+    }
+
+    pub(super) fn set_ends_on(&mut self, ends: Vec<LocalEnd>, has_battery: impl FnOnce() -> bool) {
         self.looks_limited = ends.first().is_some_and(|end| is_mobile_interface(&end.interface.0));
+        self.drains_battery = self.looks_limited && has_battery();
         (self.ends, self.error) = (ends, None);
     }
 
@@ -168,8 +176,18 @@ impl Entry {
             metered: self.is_metered(),
             limited: self.is_limited(),
             fading: self.fading,
-            tail_ms: self.spec.radio.map_or(0, RadioKind::tail_ms),
+            tail_ms: self.radio().map_or(0, RadioKind::tail_ms),
         }
+    }
+
+    /// Returns the configured radio. A cellular interface of a machine with a battery counts as LTE.
+    fn radio(&self) -> Option<RadioKind> {
+        self.spec.radio.or(self.drains_battery.then_some(RadioKind::Lte))
+    }
+
+    /// Returns true if the path is used only when others do not work: a backup, or a radio that should sleep.
+    pub(super) fn is_reserve(&self) -> bool {
+        self.backup || self.cost().tail_ms > 0
     }
 
     /// Returns the contacts that belong to this path.

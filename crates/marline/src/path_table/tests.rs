@@ -126,6 +126,21 @@ fn a_connection_learns_of_the_servers_other_family() {
 }
 
 #[test]
+fn a_modem_beside_a_battery_may_sleep_unless_its_radio_is_configured() {
+    let sleeps = |spec: &str, interface: &str, battery: bool| {
+        let mut entry = Entry::new(spec.parse().unwrap());
+        let mut end = end("10.0.0.2", 7);
+        end.interface.0 = interface.to_owned();
+        entry.set_ends_on(vec![end], || battery);
+        assert_eq!(entry.is_reserve(), entry.cost().tail_ms > 0);
+        entry.is_reserve()
+    };
+    assert!(sleeps("wwan0", "wwan0", true) && sleeps("usb0,radio=lte", "usb0", false));
+    assert!(!sleeps("wwan0", "wwan0", false) && !sleeps("wlan0", "wlan0", true));
+    assert!(!sleeps("wwan0,radio=wifi", "wwan0", true));
+}
+
+#[test]
 fn mobile_data_is_limited_unless_the_user_or_a_configured_radio_says_otherwise() {
     let limited = |spec: &str, interface: &str, reported: bool| {
         let mut entry = Entry::new(spec.parse().unwrap());

@@ -11,6 +11,8 @@ pub enum Measure {
     Goodput,
     /// Time in seconds until several messages in a row took at most this long (ms).
     Settled(f64),
+    /// Energy drawn by traffic of cellular radios, in J.
+    CellularEnergy,
     /// A measure of videos, pages or deadlines.
     Named(&'static str),
 }

@@ -199,8 +199,10 @@ impl Variant {
         Ok(match self.mode.as_deref() {
             Some("handover") => ["auto", "backup", "auto"],
             None | Some("balanced" | "interactive" | "multimob") => ["auto", "full-mesh", "auto"],
-            Some("aggregate") => ["auto,budget=0", "full-mesh", "auto,budget=0"],
-            Some("redundant") => ["auto,budget=unlimited", "full-mesh", "auto,budget=unlimited"],
+            Some("aggregate") => ["auto,budget=0", "full-mesh,sleep=off", "auto,budget=0"],
+            Some("redundant") => {
+                ["auto,budget=unlimited", "full-mesh,sleep=off", "auto,budget=unlimited"]
+            }
             Some(other) => anyhow::bail!(
                 "unknown mode `{other}`; known: handover, interactive, balanced, aggregate, \
                     redundant, multimob"

@@ -5,8 +5,13 @@ use crate::path_managers::{Backup, BreakBeforeMake, BreakBeforeMakeConfig, FullM
 use crate::{NamedPathManager, Parameters};
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
-    registry
-        .register_path_manager(NamedPathManager::new("full-mesh", || Box::<FullMesh>::default()))?;
+    registry.register_path_manager_with("full-mesh", |parameters| {
+        let sleep = parameters.on_off("sleep", true);
+        move || match sleep {
+            true => Box::<FullMesh>::default(),
+            false => Box::new(FullMesh::with_radios_awake()),
+        }
+    })?;
     registry.register_path_manager(NamedPathManager::new("backup", || Box::<Backup>::default()))?;
     registry.register_path_manager(NamedPathManager::new("manual", || Box::new(Manual)))?;
     let sets = [

@@ -8,13 +8,14 @@ use crate::experiment::file::raw::RawCheck;
 use crate::experiment::{Check, Edge, Load, Measure, Measures};
 
 /// Measures of all workloads, with their units.
-const MEASURES: [(&str, Measure, &str); 6] = [
+const MEASURES: [(&str, Measure, &str); 7] = [
     ("p50_ms", Measure::Latency(0.5), " ms"),
     ("p95_ms", Measure::Latency(0.95), " ms"),
     ("p99_ms", Measure::Latency(0.99), " ms"),
     ("max_ms", Measure::Latency(1.0), " ms"),
     ("missing", Measure::Missing, ""),
     ("mbit_per_s", Measure::Goodput, " Mbit/s"),
+    ("cellular_j", Measure::CellularEnergy, " J"),
 ];
 /// The measure that needs `below`.
 const SETTLED: &str = "settled_s";

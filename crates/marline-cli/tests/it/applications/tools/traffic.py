@@ -63,7 +63,9 @@ def repeat(kind, answer):
         count += 1
         time.sleep(0.02)
     longest = max(longest, time.monotonic() - last)
-    print(f"{kind}: {count} rounds, longest {longest * 1e3:.0f} ms, from {' '.join(sorted(seen))}", flush=True)
+    # One write, as other threads print, too.
+    sys.stdout.write(f"{kind}: {count} rounds, longest {longest * 1e3:.0f} ms, from {' '.join(sorted(seen))}\n")
+    sys.stdout.flush()
 
 
 def open_stream(timeout):

@@ -202,6 +202,9 @@ pub fn page(results: &Results) -> String {
     for (systems, version) in group_texts(&results.versions) {
         text += &format!("- {systems}: {version}\n");
     }
+    if !results.order.is_empty() {
+        text += &format!("- {}\n", results.order);
+    }
     for (systems, why) in group_texts(&results.skipped) {
         text += &format!("- **not measured**: {systems}: {why}\n");
     }

@@ -21,6 +21,9 @@ pub struct Results {
     pub conditions: BTreeMap<String, String>,
     /// Remarks about failed runs and late links, by system and row.
     pub remarks: BTreeMap<String, Vec<String>>,
+    /// Order of the systems compared with that of the measurement before.
+    #[serde(default)]
+    pub order: String,
 }
 
 impl Results {
@@ -64,6 +67,7 @@ impl Results {
 
     /// Replaces the results of these rows and systems with a new measurement.
     pub fn replace(&mut self, new: Results, tasks: &[Task], condition: &str) {
+        self.order = self.compare_order(&new);
         let measured =
             |name: &str| tasks.iter().any(|task| name.split(' ').any(|word| word == task.row));
         for (system, version) in &new.versions {
@@ -83,6 +87,35 @@ impl Results {
         }
         self.skipped.extend(new.skipped);
         self.remarks.extend(new.remarks);
+    }
+
+    /// Compares the order of the systems in each row with that of a new measurement, in words.
+    fn compare_order(&self, new: &Results) -> String {
+        let (mut kept, mut unclear, mut reversed) = (0, 0, Vec::new());
+        for (system, metrics) in &new.values {
+            for (metric, other) in metrics.keys().flat_map(|metric| {
+                let others = new.values.keys().skip_while(move |other| *other != system).skip(1);
+                others.map(move |other| (metric, other))
+            }) {
+                let pair = |of: &Results| of.summary(system, metric).zip(of.summary(other, metric));
+                let Some((before, after)) = pair(self).zip(pair(new)) else { continue };
+                let [was, is] = [before, after].map(|(a, b)| a.median.total_cmp(&b.median));
+                let overlap = [before, after].iter().any(|(a, b)| a.overlaps(*b));
+                match () {
+                    () if was.is_eq() || is.is_eq() || was == is => kept += 1,
+                    () if overlap => unclear += 1,
+                    () => reversed.push(format!("{metric}: {system}, {other}")),
+                }
+            }
+        }
+        if kept + unclear + reversed.len() == 0 {
+            return String::new();
+        }
+        let listed = if reversed.is_empty() { "none".into() } else { reversed.join("; ") };
+        format!(
+            "order of two systems in a row, compared with the measurement before: the same {kept} times, another one \
+             {unclear} times where ranges overlap; reversed with ranges apart on both days: {listed}"
+        )
     }
 
     /// Median and range of a metric.
@@ -107,5 +140,27 @@ fn write_value(value: &serde_json::Value, depth: usize, text: &mut String) {
             *text += &format!("{}}}", " ".repeat(depth));
         }
         other => *text += &other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_reversed_only_if_the_ranges_are_apart_on_both_days() {
+        let day = |values: [(&str, [f64; 2]); 3]| {
+            let mut day = Results::default();
+            for (system, runs) in values {
+                runs.iter().for_each(|run| day.add(system, "gap", Some(*run)));
+            }
+            day
+        };
+        let first = day([("a", [1.0, 2.0]), ("b", [3.0, 4.0]), ("c", [3.5, 5.0])]);
+        assert_eq!(Results::default().compare_order(&first), "");
+        let second = day([("a", [5.0, 6.0]), ("b", [3.5, 4.0]), ("c", [3.0, 3.4])]);
+        let text = first.compare_order(&second);
+        assert!(text.ends_with("both days: gap: a, b; gap: a, c"), "{text}");
+        assert!(text.contains("the same 0 times, another one 1 times"), "{text}");
     }
 }

@@ -10,7 +10,7 @@
 //! the process know to be bad, which sometimes wins because its RTT is shorter.
 //!
 //! *Solution.* Without a path health monitor, every attempt waits for the stagger. With a monitor:
-//! - paths that it considers good come first, regular paths before reserves (backup paths and radios that should sleep),
+//! - paths that it considers good come first, regular paths before reserves (backup paths, radios that should sleep),
 //!   even if another path won last time, because its information is newer;
 //! - a reserve starts after two requests on the first regular path, [`RESERVE_WAIT`] apart, and another
 //!   [`RESERVE_WAIT`]: a single lost SYN wakes no radio;

@@ -11,7 +11,8 @@
 //!   lost.
 //! - *Transfer.* In nine of the last ten tenths of a second, bytes were transferred, and they were at least
 //!   [`TRANSFER_BYTES`], or a queue of [`LONG_QUEUE`] holds them up. A transfer that has lasted a second will probably
-//!   last another one. A second path of the same rate then saves half a second, as much as `auto` requires of a wake-up.
+//!   last another one. A second path of the same rate then saves half a second, as much as `auto` requires of a
+//!   wake-up.
 //!
 //! They are closed when another path has worked for [`SETTLE`], no transfer is left, and they have carried nothing new
 //! for [`QUIET`].

@@ -36,7 +36,7 @@ fn on_lte() -> Harness<FullMesh> {
     phone
 }
 
-/// Lets each tenth of a second transfer the next of `bytes` over WiFi, until LTE is opened. Returns the time until then.
+/// Transfers the next of `bytes` over WiFi in each tenth of a second, until LTE is opened. Returns the time until then.
 fn transfer(phone: &mut Harness<FullMesh>, bytes: impl Iterator<Item = u32>) -> Option<Duration> {
     let (begun, mut bytes) = (phone.now, bytes);
     let mut next_at = phone.now;

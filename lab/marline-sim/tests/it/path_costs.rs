@@ -46,6 +46,12 @@ fn echoes(paths: &mut Paths, every_ms: u64, for_s: u64) {
     start(paths, Box::new(|_| Box::new(EchoServer::new(7))), Box::new(echo));
 }
 
+/// The server sends this many bytes.
+fn download(paths: &mut Paths, bytes: u64) {
+    let sends: Listen = Box::new(move |_| Box::new(Bulk::new(Amount::Bytes(bytes), 1, 2)));
+    start(paths, sends, Box::new(Bulk::new(Amount::Nothing, 2, 1)));
+}
+
 /// Payload that a host has sent over LTE.
 fn sent_over_lte(paths: &Paths, node: NodeId) -> u64 {
     let host = paths.world.node(node);
@@ -99,12 +105,7 @@ fn a_download_stays_within_the_budget_of_a_metered_path() {
     for seed in SEEDS {
         let run = |cost| {
             let mut paths = scene(TROUBLED, cost, shipped("full-mesh"), seed);
-            let whole = 200_000_000;
-            start(
-                &mut paths,
-                Box::new(move |_| Box::new(Bulk::new(Amount::Bytes(whole), 1, 2))),
-                Box::new(Bulk::new(Amount::Nothing, 2, 1)),
-            );
+            download(&mut paths, 200_000_000);
             paths.world.run_until(Instant::from_secs(12));
             let read = paths.client_report(0).expect("connected").read;
             (read, sent_over_lte(&paths, paths.server))
@@ -192,11 +193,7 @@ fn a_long_download_uses_a_radio_that_sleeps_before_and_after() {
     for seed in SEEDS {
         let mut paths = scene("rate=5M,delay=15ms,queue=100ms", RADIO, shipped("full-mesh"), seed);
         let whole = 20_000_000;
-        start(
-            &mut paths,
-            Box::new(move |_| Box::new(Bulk::new(Amount::Bytes(whole), 1, 2))),
-            Box::new(Bulk::new(Amount::Nothing, 2, 1)),
-        );
+        download(&mut paths, whole);
         paths.world.run_until(Instant::from_secs(10));
         let read = paths.client_report(0).expect("connected").read;
         // 5 Mbit/s for 1.5 s, and then both together.

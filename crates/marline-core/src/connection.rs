@@ -614,7 +614,7 @@ impl Connection {
         match self.session.role() {
             _ if !self.session.is_offered() => {}
             Role::Client if syn => self.on_capable_syn_ack(cx, id, segment),
-            Role::Server if !syn => self.on_capable_ack(cx, segment),
+            Role::Server if !syn => self.on_capable_ack(cx, id, segment),
             _ => {}
         }
     }
@@ -642,14 +642,26 @@ impl Connection {
     }
 
     /// Server: handles the third ACK, or the first data instead of it.
-    fn on_capable_ack(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) {
+    fn on_capable_ack(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
         match capable_keys(segment) {
             Some((initiator, listener)) if Key(listener) == self.session.keys().local() => {
                 self.session.on_peer_key(Key(initiator));
             }
             // Only on the ACK that completes the handshake is a missing option a reason to fall back.
             _ if segment.header.flags.contains(TcpFlags::RST) => {}
-            _ => self.fall_back_in_handshake(cx, FallbackReason::FirstDataWithoutOption),
+            _ => {
+                self.fall_back_in_handshake(cx, FallbackReason::FirstDataWithoutOption);
+                // A client that uses Multipath TCP learns of the fallback from an ACK without options.
+                let subflow = self.paths.get_mut(id).filter(|_| segment.options.dss.is_some());
+                if let Some(subflow) = subflow {
+                    subflow.tcp_mut().ack_now();
+                }
+            }
         }
     }
 

@@ -287,7 +287,8 @@ for n in range(int(sys.argv[3])):
     s.sendto(b'count.1234', socket.MSG_FASTOPEN, ('10.91.1.1', int(sys.argv[2])))
     s.settimeout(15)
     s.shutdown(socket.SHUT_WR)
-    assert s.recv(10) == b'4'
+    answer = s.recv(10)
+    assert answer == b'4', f'answer {n}: {answer}'
     told.append('taken' if s.getsockopt(socket.SOL_TCP, socket.TCP_INFO, 8)[5] & 32 else 'asked')
     while s.recv(10): pass
     s.close()

@@ -149,7 +149,9 @@ impl FallbackFacts<'_> {
     /// the peer sends it again.
     ///
     /// A first byte with neither keys nor mapping did not overtake anything. Linux (6.18) sends data in this form if
-    /// it was rejected with the SYN, and continues in plain TCP with a peer that does so.
+    /// it was rejected with the SYN, and continues in plain TCP with a peer that does so. Neither did a DATA_FIN that
+    /// answers a repeated SYN/ACK: Linux sends it instead of the keys if its application shut down before the first
+    /// SYN/ACK arrived, and never sends the keys.
     pub(super) fn arrived_before_keys(&self, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
         if !self.session.is_server() || !self.session.is_offered() {
             return false;
@@ -160,7 +162,8 @@ impl FallbackFacts<'_> {
         match segment.options.dss {
             Some(dss) => {
                 let unmapped = dss.mapping.is_none() && carries && first;
-                !unmapped && mp_capable(segment).is_none()
+                let ends = dss.data_fin && !carries && first && tcp.syns_sent() > 1;
+                !unmapped && !ends && mp_capable(segment).is_none()
             }
             None => carries && !first && mp_capable(segment).is_none(),
         }

@@ -411,6 +411,40 @@ fn a_client_that_cannot_map_its_refused_data_goes_on_in_plain_tcp() {
     assert!(script.endpoint.info(id).expect("the connection exists").fallback.is_some());
 }
 
+/// Linux 6.18 does this if its application shuts down before the SYN/ACK arrives: each answer to a SYN/ACK is a DATA_FIN
+/// without keys. It falls back when it receives an ACK without options, and then sends a FIN.
+#[test]
+fn a_client_that_sends_a_data_fin_instead_of_its_keys_goes_on_in_plain_tcp() {
+    let (mut script, given) = server(multipath());
+    let syn = syn_with(given, b"question");
+    script.inject(path(), syn.mptcp(capable_option(MpCapableForm::Syn, false)));
+    let syn_ack = script.take_sent().remove(0);
+    let MpCapableForm::SynAck { listener_key } = mp_capable(&syn_ack.seg) else {
+        panic!("no key: {syn_ack:?}")
+    };
+    let id = script.take_incoming().expect("a connection");
+    let first = syn_ack.seg.header.seq.add(1);
+    let end = Seg::ack().data_ack(keys::idsn(listener_key).wrapping_add(1));
+    let end = end.mapping(keys::idsn(KEY).wrapping_add(1), 0, 1).data_fin();
+    let end = end.at(ISS.add(9)).acking(first);
+    // It may have overtaken the third ACK.
+    script.inject(path(), end.clone());
+    script.inject(path(), end.clone());
+    assert!(script.take_sent().is_empty());
+    assert_eq!(script.endpoint.info(id).expect("the connection exists").fallback, None);
+    // The SYN/ACK is repeated.
+    script.advance(Duration::from_secs(1));
+    assert!(script.take_sent()[0].seg.header.flags.contains(TcpFlags::SYN));
+    script.inject(path(), end);
+    let answer = script.take_sent().remove(0);
+    assert!(!answer.seg.options.has_mptcp() && answer.seg.header.ack == ISS.add(9), "{answer:?}");
+    assert!(script.endpoint.info(id).expect("the connection exists").fallback.is_some());
+    script.inject(path(), Seg::fin().at(ISS.add(9)).acking(first));
+    assert_eq!(script.read_all(id), b"question");
+    let end = script.run(|endpoint, now| endpoint.read(now, id, &mut [0; 10]));
+    assert_eq!(end, Ok(0), "the end of the stream");
+}
+
 /// A cookie, a key and timestamps do not fit: the timestamps are left out.
 #[test]
 fn a_cookie_that_is_given_takes_the_place_of_timestamps() {

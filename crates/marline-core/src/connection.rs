@@ -642,12 +642,7 @@ impl Connection {
     }
 
     /// Server: handles the third ACK, or the first data instead of it.
-    fn on_capable_ack(
-        &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        segment: &TcpSegment<'_>,
-    ) {
+    fn on_capable_ack(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
         match capable_keys(segment) {
             Some((initiator, listener)) if Key(listener) == self.session.keys().local() => {
                 self.session.on_peer_key(Key(initiator));

@@ -215,7 +215,7 @@ impl Path {
             id: self.id,
             backup: self.traits.backup,
             metered: self.traits.cost.metered,
-            radio: self.traits.cost.tail_ms > 0,
+            radio: self.traits.cost.has_radio(),
             health: self.health,
             fading: self.traits.fading,
             largest: self.largest_datagram(),
@@ -380,7 +380,7 @@ impl Path {
 
     /// Returns true if the path's radio should sleep while other paths suffice.
     const fn is_spared(&self) -> bool {
-        self.traits.backup || self.traits.cost.tail_ms > 0
+        self.traits.backup || self.traits.cost.has_radio()
     }
 }
 

@@ -34,7 +34,13 @@ impl PathCost {
     /// Returns true if using the path has no costs.
     #[must_use]
     pub const fn is_none(self) -> bool {
-        !self.metered && !self.limited && !self.fading && self.tail_ms == 0
+        !self.metered && !self.limited && !self.fading && !self.has_radio()
+    }
+
+    /// Returns true if the path has a radio that should sleep.
+    #[must_use]
+    pub const fn has_radio(self) -> bool {
+        self.tail_ms > 0
     }
 
     /// Share of a wake-up that a packet costs now, 0 to 1, if the last packet was sent or received at
@@ -45,7 +51,7 @@ impl PathCost {
     /// charged for each moment once.
     #[must_use]
     pub fn wake_share(self, now: Instant, used_at: Instant) -> f32 {
-        if self.tail_ms == 0 {
+        if !self.has_radio() {
             return 0.0;
         }
         let tail = Duration::from_millis(self.tail_ms.into());

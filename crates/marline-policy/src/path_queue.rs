@@ -17,9 +17,9 @@
 //! takes it slowly. A link that becomes slower looks the same, and then the next attempt begins with its new rate.
 //!
 //! Where a link's rate varies, as on mobile networks, a short queue runs empty when the rate rises. There the target is
-//! up to [`MAX_FACTOR`] times as long. The variation is measured while the queue is full: when the limit drains the
+//! longer, up to 300 ms. The variation is measured while the queue is full: when the limit drains the
 //! queue, and when others compete, the rate varies for other reasons. Later the target grows each time the queue runs
-//! empty, which a queue of others does not.
+//! empty, which a queue of others does not, and slowly returns.
 //!
 //! *Source.* Rate x RTT as the useful window: TCP Vegas (Brakmo and Peterson, 1995) and BBR. Leaving the delay-based
 //! mode when others fill the queue: Copa (Arun and Balakrishnan, NSDI 2018). The joint test by the effect of the limit
@@ -30,17 +30,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use marline_time::{Duration, Instant, Rate};
 
 /// Smallest queueing delay that is aimed at, so that jitter does not empty the queue.
-const MIN_TARGET: Duration = Duration::from_millis(20);
+const MIN_TARGET: Duration = Duration::from_millis(8);
+/// On slow links the queue holds at least this many bytes, as ACKs and windows consist of whole segments, but is at most
+/// this long.
+const MIN_QUEUE_BYTES: f64 = 12_000.0;
+const MAX_MIN_TARGET: Duration = Duration::from_millis(20);
 /// The target is at least this fraction of the smallest RTT (divisor).
 const TARGET_SHARE: u32 = 8;
 /// Largest rate relative to the smoothed one up to which a link counts as steady.
 const STEADY_SPREAD: f64 = 1.2;
-/// On links that vary more, the target grows by this factor per unit of that ratio, up to [`MAX_FACTOR`].
-const SPREAD_SLOPE: f64 = 20.0;
-const MAX_FACTOR: f64 = 15.0;
+/// On links that vary more, the target is longer by this much per unit of that ratio.
+const SPREAD_SLOPE: Duration = Duration::from_millis(400);
+/// The longest target is this multiple of 20 ms, or of the fraction of the smallest RTT if that is longer.
+const MAX_FACTOR: u32 = 15;
 /// The queue runs empty below this fraction of the target (divisor), and the target then grows by this factor.
 const EMPTY_SHARE: u32 = 4;
 const TARGET_GROWTH: f64 = 1.25;
+/// Otherwise it returns to its first value by this factor in each round trip: a queue may run empty once in forty.
+const TARGET_DECAY: f64 = 0.995;
 /// Round trips with a long queue before windows are limited. Bursts end sooner.
 const ROUNDS_TO_LIMIT: u32 = 3;
 /// Round trips that the queue has to drain before its length counts.
@@ -74,6 +81,8 @@ pub struct SenderRound {
     pub rtt: Duration,
     /// Smallest RTT that the sender knows.
     pub min_rtt: Duration,
+    /// Difference between the average RTT and the smallest one that jitter explains.
+    pub jitter: Duration,
     /// Smoothed delivery rate.
     pub smoothed_rate: Rate,
     /// Largest delivery rate of the last round trips.
@@ -157,6 +166,8 @@ struct State {
     retry: Duration,
     /// Queueing delay that is aimed at.
     target: Duration,
+    /// The same at the time when the limit began.
+    first_target: Duration,
     target_at: Instant,
     /// Bytes delivered by all senders.
     delivered: u64,
@@ -173,6 +184,7 @@ impl Default for State {
             phase: Phase::Unlimited { long: None },
             retry: RETRY[0],
             target: MIN_TARGET,
+            first_target: MIN_TARGET,
             target_at: Instant::ZERO,
             delivered: 0,
             min_rtt: [Duration::MAX; 2],
@@ -192,21 +204,25 @@ impl State {
         if round.is_bulk {
             self.bulk_at = now;
         }
-        let queue = rtt.saturating_sub(min_rtt);
+        let queue = rtt.saturating_sub(min_rtt + round.jitter);
         self.phase = match self.phase {
             Phase::Limited(_) if interrupted => Phase::Unlimited { long: None },
             Phase::Limited(_) | Phase::Unlimited { .. } if !round.is_bulk => self.phase,
             Phase::Unlimited { long } => {
                 self.update_target(round, min_rtt, since_bulk >= rtt / 2);
                 let long = long.filter(|_| !interrupted);
-                self.unlimited(queue > self.target * 2, long, round)
+                let phase = self.unlimited(queue > self.target * 2, long, round);
+                self.set_first_target(phase);
+                phase
             }
             Phase::Limited(limited) if now < limited.drained_at => self.phase,
             Phase::Limited(limited) => {
-                if queue < self.target / EMPTY_SHARE {
-                    let most = steady_target(min_rtt).mul_f64(MAX_FACTOR);
-                    self.target = self.target.mul_f64(TARGET_GROWTH).min(most);
-                }
+                let most = longest_target(min_rtt);
+                self.target = if queue < self.target / EMPTY_SHARE {
+                    self.target.mul_f64(TARGET_GROWTH).min(most)
+                } else {
+                    self.target.mul_f64(TARGET_DECAY).max(self.first_target)
+                };
                 self.limited(limited, queue > self.target * 2, since_bulk, round)
             }
             Phase::Others { until } if now < until => self.phase,
@@ -215,7 +231,7 @@ impl State {
         match self.phase {
             Phase::Unlimited { .. } => QueueLimit::None,
             Phase::Limited(_) => {
-                QueueLimit::Rtt { rtt: min_rtt + self.target, target: self.target }
+                QueueLimit::Rtt { rtt: min_rtt + round.jitter + self.target, target: self.target }
             }
             Phase::Others { .. } => QueueLimit::Others,
         }
@@ -228,6 +244,15 @@ impl State {
         let is_stale = round.now.since(self.target_at) > round.rtt * 2;
         if target <= self.target || is_alone || is_stale {
             (self.target, self.target_at) = (target, round.now);
+        }
+    }
+
+    fn set_first_target(&mut self, phase: Phase) {
+        if let Phase::Limited(Limited { bytes_per_s_before, .. }) = phase {
+            let least = MIN_QUEUE_BYTES / bytes_per_s_before.max(1.0);
+            let least = MAX_MIN_TARGET.min(Duration::from_secs_f64(least));
+            self.target = self.target.max(least);
+            self.first_target = self.target;
         }
     }
 
@@ -301,8 +326,12 @@ fn rate_since(began: Mark, ended: Mark) -> f64 {
 fn target(round: &SenderRound, min_rtt: Duration) -> Duration {
     let smoothed = round.smoothed_rate.bits_per_s().max(1);
     let spread = round.largest_rate.bits_per_s() as f64 / smoothed as f64;
-    let factor = (1.0 + SPREAD_SLOPE * (spread - STEADY_SPREAD)).clamp(1.0, MAX_FACTOR);
-    steady_target(min_rtt).mul_f64(factor)
+    let variation = SPREAD_SLOPE.mul_f64((spread - STEADY_SPREAD).clamp(0.0, 10.0));
+    (steady_target(min_rtt) + variation).min(longest_target(min_rtt))
+}
+
+fn longest_target(min_rtt: Duration) -> Duration {
+    MAX_MIN_TARGET.max(min_rtt / TARGET_SHARE) * MAX_FACTOR
 }
 
 /// Queueing delay to aim at where the link's rate is steady.
@@ -316,7 +345,7 @@ mod tests {
 
     const MIN_RTT: Duration = Duration::from_millis(30);
     const LIMIT: QueueLimit =
-        QueueLimit::Rtt { rtt: Duration::from_millis(50), target: Duration::from_millis(20) };
+        QueueLimit::Rtt { rtt: Duration::from_millis(38), target: Duration::from_millis(8) };
 
     /// A path with senders that report in turn.
     struct Path {
@@ -325,6 +354,7 @@ mod tests {
         senders: u32,
         /// Bytes that each sender delivers per second.
         rate: u64,
+        jitter: Duration,
         /// Smallest RTT that the senders other than the first one know.
         min_rtt_of_others: Duration,
     }
@@ -335,7 +365,8 @@ mod tests {
                 queue: PathQueue::default(),
                 now: Instant::from_secs(1),
                 senders,
-                rate: 1_000_000,
+                rate: 3_000_000,
+                jitter: Duration::ZERO,
                 min_rtt_of_others: MIN_RTT,
             }
         }
@@ -351,6 +382,7 @@ mod tests {
                 limit = self.queue.report(&SenderRound {
                     now: self.now,
                     rtt,
+                    jitter: self.jitter,
                     min_rtt: if is_first { MIN_RTT } else { self.min_rtt_of_others },
                     smoothed_rate: rate,
                     largest_rate: rate,
@@ -376,9 +408,9 @@ mod tests {
             assert_eq!(path.rounds(2, 300, true), QueueLimit::None);
             assert_eq!(path.rounds(2, 300, true), LIMIT);
             assert_eq!(path.rounds(1, 300, true), LIMIT);
-            assert_eq!(path.rounds(1_000, 20, true), LIMIT);
+            assert_eq!(path.rounds(1_000, 8, true), LIMIT);
             // The applications pause.
-            assert_eq!(path.rounds(10, 20, false), QueueLimit::None);
+            assert_eq!(path.rounds(10, 8, false), QueueLimit::None);
         }
     }
 
@@ -419,10 +451,10 @@ mod tests {
         let mut path = Path::new(1);
         assert_eq!(path.rounds(ROUNDS_TO_LIMIT + 1, 100, true), LIMIT);
         for _ in 0..3 {
-            path.rounds(4, 20, true);
+            path.rounds(4, 8, true);
             path.rounds(20, 100, true);
         }
-        assert_eq!(path.rounds(1, 20, true), QueueLimit::Others);
+        assert_eq!(path.rounds(1, 8, true), QueueLimit::Others);
     }
 
     #[test]
@@ -430,15 +462,49 @@ mod tests {
         let mut path = Path::new(1);
         assert_eq!(path.rounds(ROUNDS_TO_LIMIT + 1, 100, true), LIMIT);
         path.rate /= 2;
-        assert!(path.time_until_lifted(25) < Duration::from_secs(2));
+        assert!(path.time_until_lifted(12) < Duration::from_secs(2));
         // Others may take it slowly. A link that becomes slower looks the same.
         let mut path = Path::new(1);
         assert_eq!(path.rounds(ROUNDS_TO_LIMIT + 1, 100, true), LIMIT);
-        assert_eq!(path.rounds(100, 25, true), LIMIT);
+        assert_eq!(path.rounds(100, 12, true), LIMIT);
         path.rate = path.rate * 3 / 4;
-        assert_eq!(path.rounds(100, 25, true), LIMIT);
+        assert_eq!(path.rounds(100, 12, true), LIMIT);
         path.rate = path.rate * 3 / 4;
-        assert_eq!(path.rounds(100, 25, true), QueueLimit::Others);
+        assert_eq!(path.rounds(100, 12, true), QueueLimit::Others);
+    }
+
+    #[test]
+    fn on_a_slow_link_the_queue_holds_a_few_segments() {
+        let limit = |target_ms| QueueLimit::Rtt {
+            rtt: MIN_RTT + Duration::from_millis(target_ms),
+            target: Duration::from_millis(target_ms),
+        };
+        for (rate, target_ms) in [(1_000_000, 12), (600_000, 20), (100_000, 20)] {
+            let mut path = Path { rate, ..Path::new(1) };
+            assert_eq!(path.rounds(ROUNDS_TO_LIMIT + 1, 300, true), limit(target_ms), "{rate}");
+        }
+    }
+
+    #[test]
+    fn jitter_is_no_queue() {
+        let mut path = Path { jitter: Duration::from_millis(15), ..Path::new(1) };
+        assert_eq!(path.rounds(100, 30, true), QueueLimit::None);
+        let rtt = Duration::from_millis(30 + 15 + 8);
+        let limit = QueueLimit::Rtt { rtt, target: Duration::from_millis(8) };
+        assert_eq!(path.rounds(ROUNDS_TO_LIMIT + 1, 32, true), limit);
+        assert_eq!(path.rounds(100, 23, true), limit);
+    }
+
+    #[test]
+    fn a_target_that_grew_because_the_queue_ran_empty_slowly_returns() {
+        let mut path = Path::new(1);
+        assert_eq!(path.rounds(ROUNDS_TO_LIMIT + 1, 300, true), LIMIT);
+        path.rounds(ROUNDS_TO_DRAIN - 1, 300, true);
+        let QueueLimit::Rtt { target, .. } = path.rounds(1, 0, true) else { panic!("a limit") };
+        assert_eq!(target, Duration::from_millis(10));
+        let QueueLimit::Rtt { target, .. } = path.rounds(20, 8, true) else { panic!("a limit") };
+        assert!(Duration::from_millis(8) < target && target < Duration::from_millis(10));
+        assert_eq!(path.rounds(100, 8, true), LIMIT);
     }
 
     #[test]
@@ -447,6 +513,7 @@ mod tests {
             now: Instant::from_secs(1),
             rtt: MIN_RTT * 2,
             min_rtt: MIN_RTT,
+            jitter: Duration::ZERO,
             smoothed_rate: Rate::from_mbit(10),
             largest_rate: Rate::from_mbit(12),
             delivered: 10_000,
@@ -455,9 +522,9 @@ mod tests {
         assert_eq!(target(&round, MIN_RTT), MIN_TARGET);
         assert_eq!(target(&round, Duration::from_millis(800)), Duration::from_millis(100));
         let varies = SenderRound { largest_rate: Rate::from_mbit(13), ..round };
-        assert_eq!(target(&varies, MIN_RTT), MIN_TARGET * 3);
+        assert_eq!(target(&varies, MIN_RTT), MIN_TARGET + Duration::from_millis(40));
         let varies = SenderRound { largest_rate: Rate::from_mbit(40), ..round };
-        assert_eq!(target(&varies, MIN_RTT), MIN_TARGET * 15);
+        assert_eq!(target(&varies, MIN_RTT), Duration::from_millis(300));
     }
 
     #[test]
@@ -465,10 +532,10 @@ mod tests {
         let mut path = Path::new(1);
         assert_eq!(path.rounds(ROUNDS_TO_LIMIT + 1, 100, true), LIMIT);
         path.rounds(2, 100, true);
-        let QueueLimit::Rtt { target, .. } = path.rounds(3, 2, true) else { panic!("no limit") };
-        assert!(target > Duration::from_millis(35), "{target:?}");
-        let QueueLimit::Rtt { target, .. } = path.rounds(50, 2, true) else { panic!("no limit") };
-        assert_eq!(target, MIN_TARGET * 15);
+        let QueueLimit::Rtt { target, .. } = path.rounds(3, 1, true) else { panic!("no limit") };
+        assert!(target > Duration::from_millis(14), "{target:?}");
+        let QueueLimit::Rtt { target, .. } = path.rounds(50, 1, true) else { panic!("no limit") };
+        assert_eq!(target, Duration::from_millis(300));
     }
 
     #[test]

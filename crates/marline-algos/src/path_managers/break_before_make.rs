@@ -41,7 +41,7 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-use super::mesh::{Mesh, Plan, starts_at};
+use super::mesh::{Hold, Mesh, Plan, starts_at};
 
 /// Maximum number of times that the interval between two probes doubles.
 const PROBE_DOUBLINGS: u32 = 4;
@@ -218,13 +218,11 @@ impl BreakBeforeMake {
             self.set_priorities(cx, healthy);
         }
         let Some(since) = self.healthy_since.filter(|_| self.config.closes) else { return };
-        let spares = || cx.subflows.iter().filter(|view| !is_primary(view, cx));
-        let busy = spares().any(|view| view.bytes_in_flight + view.bytes_queued > 0);
-        let news = spares().map(|view| view.last_new_at).max().unwrap_or(since);
-        let over = (since + self.config.settle).max(news + self.config.quiet);
-        if busy || over > cx.now {
-            // While data is in flight, check again once it has had time to arrive.
-            self.wake(over.max(cx.now + Duration::from_millis(if busy { 100 } else { 0 })));
+        let spares = cx.subflows.iter().filter(|view| !is_primary(view, cx));
+        let BreakBeforeMakeConfig { settle, quiet, .. } = self.config;
+        let at = Hold { settle, quiet }.end(since, spares, cx.now);
+        if at > cx.now {
+            self.wake(at);
             return;
         }
         let open = cx.paths.iter().filter(|path| backup_of(path, cx).is_some());

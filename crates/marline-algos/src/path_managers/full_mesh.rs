@@ -19,7 +19,7 @@ use marline_policy::{LocalAddress, PathAction, PathContext, PathEvent, PathManag
 use marline_time::Instant;
 
 use super::mesh::{Mesh, Plan};
-use super::radio_sleep::{RadioSleep, has_radio};
+use super::radio_sleep::RadioSleep;
 
 /// Path manager that keeps one subflow per address pair.
 #[derive(Clone, Debug, Default)]
@@ -47,12 +47,12 @@ impl FullMesh {
         let (closed, opens) = radios.update(cx);
         closed.into_iter().for_each(|action| self.mesh.push(action));
         if opens {
-            let with_radio = cx.local.iter().filter(|local| has_radio(local));
+            let with_radio = cx.local.iter().filter(|local| local.cost.has_radio());
             with_radio.for_each(|local| self.mesh.forget_address(local.id));
         }
         let (open, is_urgent) = (radios.is_open(), radios.is_urgent());
         self.mesh.update_where(cx, |local: &LocalAddress| {
-            let radio = has_radio(local);
+            let radio = local.cost.has_radio();
             (open || !radio).then_some(Plan { backup: local.backup, fast: radio && is_urgent })
         });
     }

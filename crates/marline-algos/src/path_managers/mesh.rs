@@ -46,6 +46,8 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(15);
 const MAX_RETRY_DELAY_WITHOUT_SUBFLOW: Duration = Duration::from_secs(2);
 /// Time for which a subflow must have been established so that earlier failures no longer count.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
+/// Interval between two checks whether a subflow that still carries data can be closed.
+const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 type Pair = (AddressId, AddressId);
 
@@ -74,6 +76,32 @@ pub(super) struct Plan {
     pub(super) backup: bool,
     /// Use Fast JOIN.
     pub(super) fast: bool,
+}
+
+/// How long subflows that replace others stay open once the others work again.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Hold {
+    /// Time for which another subflow must have worked.
+    pub(super) settle: Duration,
+    /// Time for which the replacements must have carried no new data.
+    pub(super) quiet: Duration,
+}
+
+impl Hold {
+    /// Returns the time at which to close the replacements, or to check again. Others have worked since `since`.
+    pub(super) fn end<'a>(
+        self,
+        since: Instant,
+        replacements: impl Iterator<Item = &'a SubflowView> + Clone,
+        now: Instant,
+    ) -> Instant {
+        let newest = replacements.clone().map(|view| view.last_new_at).max().unwrap_or(since);
+        let at = (since + self.settle).max(newest + self.quiet);
+        let is_busy =
+            replacements.into_iter().any(|view| view.bytes_in_flight + view.bytes_queued > 0);
+        // By then, the data in flight has had time to arrive.
+        if is_busy { at.max(now + BUSY_CHECK_INTERVAL) } else { at }
+    }
 }
 
 /// Address pair that should have a subflow.

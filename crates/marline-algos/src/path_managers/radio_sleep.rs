@@ -29,11 +29,11 @@
 use std::collections::VecDeque;
 
 use marline_policy::{
-    LocalAddress, PathAction, PathContext, PathEvent, Role, SubflowId, SubflowSet, SubflowView,
+    PathAction, PathContext, PathEvent, Role, SubflowId, SubflowSet, SubflowView,
 };
 use marline_time::{Duration, Instant};
 
-use super::mesh::starts_at;
+use super::mesh::{Hold, starts_at};
 
 /// Minimum number of bytes in a second of a transfer, unless they wait in a queue. A call of 100 packets a second has
 /// fewer.
@@ -52,8 +52,6 @@ const MAX_PATIENCE: Duration = Duration::from_millis(150);
 const SETTLE: Duration = Duration::from_secs(1);
 /// Time for which the radio's subflows must have carried no new data before they are closed.
 const QUIET: Duration = Duration::from_secs(2);
-/// Interval between two checks while data is in flight over the radio.
-const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Decides whether the subflows over radios are open.
 #[derive(Clone, Debug, Default)]
@@ -84,7 +82,9 @@ impl RadioSleep {
     /// Returns true if this side chooses between paths with and without a radio that should sleep.
     pub(super) fn has_choice(cx: &PathContext<'_>) -> bool {
         let any = |radio: bool| {
-            cx.local.iter().any(|local| local.subflow && local.up && has_radio(local) == radio)
+            cx.local
+                .iter()
+                .any(|local| local.subflow && local.up && local.cost.has_radio() == radio)
         };
         cx.role == Role::Client && any(true) && any(false)
     }
@@ -158,14 +158,12 @@ impl RadioSleep {
     /// Returns true if the subflows over radios are no longer needed. If they may soon not be, sets the timer.
     fn are_unused(&mut self, cx: &PathContext<'_>) -> bool {
         let Some(since) = self.working_since else { return false };
-        let on_radio = || cx.subflows.iter().filter(|view| is_on_radio(view.id, cx));
-        let is_busy = on_radio().any(|view| view.bytes_in_flight + view.bytes_queued > 0);
-        let news = on_radio().map(|view| view.last_new_at).max().unwrap_or(since);
-        let at = (since + SETTLE).max(news + QUIET);
-        if is_busy || at > cx.now {
-            self.wake(if is_busy { at.max(cx.now + BUSY_CHECK_INTERVAL) } else { at });
+        let on_radio = cx.subflows.iter().filter(|view| is_on_radio(view.id, cx));
+        let at = Hold { settle: SETTLE, quiet: QUIET }.end(since, on_radio, cx.now);
+        if at > cx.now {
+            self.wake(at);
         }
-        !is_busy && at <= cx.now
+        at <= cx.now
     }
 
     fn wake(&mut self, at: Instant) {
@@ -223,14 +221,9 @@ impl TransferMeter {
     }
 }
 
-/// Returns true if a local address belongs to a radio that should sleep.
-pub(super) const fn has_radio(local: &LocalAddress) -> bool {
-    local.cost.tail_ms > 0
-}
-
 fn is_on_radio(id: SubflowId, cx: &PathContext<'_>) -> bool {
     let path = cx.paths.iter().find(|path| path.id == id);
-    path.is_some_and(|path| cx.local.iter().any(|l| has_radio(l) && starts_at(path, l)))
+    path.is_some_and(|path| cx.local.iter().any(|l| l.cost.has_radio() && starts_at(path, l)))
 }
 
 const fn is_degraded(view: &SubflowView) -> bool {

@@ -173,7 +173,7 @@ impl Opening<'_> {
         }
         let starts = self.paths.addresses().first_pairs().map(|(local, remote)| {
             let path = FourTuple { local: local.address, remote };
-            let costs_more = local.backup || local.cost.tail_ms > 0;
+            let costs_more = local.backup || local.cost.has_radio();
             let reserve = costs_more || cx.faults.fault(&path).is_some();
             let start = FirstStart { id: local.id, ip: local.address.ip(), reserve };
             (start, JoinAddresses { local, remote })

@@ -63,7 +63,7 @@ impl PathProbing<'_> {
         };
         let unanswered = self.sender.una() < self.sender.written_end();
         let is_busy = self.trim.was_busy_within(now, IN_USE_TIME) || unanswered;
-        let is_reserve = |s: &SubflowContext| self.paths.is_reserve(s) || s.cost().tail_ms > 0;
+        let is_reserve = |s: &SubflowContext| self.paths.is_reserve(s) || s.cost().has_radio();
         let spared =
             self.paths.iter().filter(on).any(is_reserve) && !self.paths.healthy().is_empty();
         may.then(|| Prober {

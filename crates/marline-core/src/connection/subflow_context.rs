@@ -586,7 +586,7 @@ impl SubflowContext {
     /// Sets the cost of using the subflow.
     pub(super) fn set_cost(&mut self, cost: PathCost) {
         self.cost = CompactCost::from_cost(cost);
-        self.tcp.set_radio(cost.tail_ms > 0);
+        self.tcp.set_radio(cost.has_radio());
     }
 
     /// Records that new stream data or a join arrived on the subflow.

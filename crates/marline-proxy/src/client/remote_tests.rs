@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_testkit::free_address;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -75,11 +76,6 @@ impl Client {
     }
 }
 
-/// Returns a port that was free a moment ago.
-async fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
-}
-
 async fn echo(address: SocketAddr, text: &[u8]) {
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.write_all(text).await.unwrap();
@@ -134,7 +130,7 @@ async fn resets_pass_in_both_directions_and_a_closed_target_is_one() {
 #[tokio::test]
 async fn remote_listening_needs_a_rule_that_still_applies() {
     let bench = bench(&[]);
-    let free = free().await;
+    let free = free_address();
     let mut client = client(&bench, &free.to_string(), echo_target().await, 8);
     client.listens_not().await;
     assert!(TcpStream::connect(free).await.is_err());
@@ -161,7 +157,7 @@ async fn echo_is_accepted(address: SocketAddr) {
 #[tokio::test]
 async fn a_client_that_comes_back_takes_its_address_over() {
     let bench = bench(&["127.0.0.1:1024-65535"]);
-    let free = free().await.to_string();
+    let free = free_address().to_string();
     let mut first = client(&bench, &free, echo_target().await, 8);
     let address = first.listens().await;
     // As after a crash, without an orderly end.
@@ -179,7 +175,7 @@ async fn a_client_that_comes_back_takes_its_address_over() {
 #[tokio::test]
 async fn another_credential_does_not_take_it_over() {
     let bench = bench(&["127.0.0.1:1024-65535"]);
-    let free = free().await;
+    let free = free_address();
     let mut client = client(&bench, &free.to_string(), echo_target().await, 8);
     client.listens().await;
     let token = {

@@ -252,7 +252,7 @@ impl Default for Emptcp {
 
 /// Returns true if a local address belongs to a radio that should sleep.
 const fn is_cellular(local: &LocalAddress) -> bool {
-    local.backup || local.cost.tail_ms > 0
+    local.backup || local.cost.has_radio()
 }
 
 /// Returns true if data sent on a subflow is expected to arrive.

@@ -187,7 +187,7 @@ impl Entry {
 
     /// Returns true if the path is used only when others do not work: a backup, or a radio that should sleep.
     pub(super) fn is_reserve(&self) -> bool {
-        self.backup || self.cost().tail_ms > 0
+        self.backup || self.cost().has_radio()
     }
 
     /// Returns the contacts that belong to this path.

@@ -11,12 +11,14 @@ const ME: SubflowId = SubflowId(0);
 struct Path {
     cc: CubicWestwood,
     now: Instant,
+    /// Deviation of each RTT from the average one.
+    jitter: Duration,
 }
 
 impl Path {
     fn new() -> Path {
         let cc = CubicWestwood::new(MSS, 100 * u64::from(MSS), SlowStartKind::Classic);
-        let mut path = Path { cc, now: Instant::from_secs(1) };
+        let mut path = Path { cc, now: Instant::from_secs(1), jitter: Duration::ZERO };
         // Slow start ends at the first congestion. The tests start after that.
         path.round(MS(80), 0, false);
         path.signal(CongestionSignal::Loss { bytes_in_flight: 0 });
@@ -27,11 +29,13 @@ impl Path {
         path
     }
 
-    /// Simulates a round trip with this RTT, in which `lost` segments are lost.
+    /// Simulates a round trip with this average RTT, in which `lost` segments are lost.
     fn round(&mut self, rtt: Duration, lost: u64, in_recovery: bool) {
         for segment in 0..100 {
             self.now += rtt / 100;
             let window = self.cc.window();
+            let is_late = segment % 2 == 0;
+            let sampled = if is_late { rtt + self.jitter } else { rtt - self.jitter };
             let sample = AckSample {
                 srtt: Some(rtt),
                 min_rtt: Some(MS(40)),
@@ -44,7 +48,7 @@ impl Path {
                     app_limited: false,
                     prior_delivered: 0,
                 }),
-                ..ack(self.now, MSS.into(), window - u64::from(MSS), rtt)
+                ..ack(self.now, MSS.into(), window - u64::from(MSS), sampled)
             };
             self.cc.on_ack(&sample, ME, &[]);
         }
@@ -105,6 +109,27 @@ fn a_varying_round_trip_does_not_count_as_a_queue() {
     path.round_in_flight(MS(80), fits + u64::from(MSS));
     path.lose();
     assert!(path.cc.window() < before, "one more segment waits in a queue");
+}
+
+#[test]
+fn jitter_is_neither_a_queue_nor_does_it_lower_the_rate() {
+    for (jitter_ms, floor_ms) in [(0, 40), (2, 48), (5, 55)] {
+        let mut path = Path { jitter: MS(jitter_ms), ..Path::new() };
+        path.round(MS(52), 0, false);
+        let before = path.cc.window();
+        path.lose();
+        assert_eq!(path.cc.window() == before, jitter_ms >= 2, "{jitter_ms} ms");
+        path.signal(CongestionSignal::RecoveryDone);
+        // Behind a queue, a window is left that delivers as much at the average RTT.
+        for _ in 0..10 {
+            path.round(MS(80), 0, false);
+            path.lose();
+            path.signal(CongestionSignal::RecoveryDone);
+        }
+        let floor = floor_ms * 100 * u64::from(MSS) / 40;
+        let left = path.cc.window();
+        assert!((floor * 97 / 100..=floor * 110 / 100).contains(&left), "{left} of {floor}");
+    }
 }
 
 #[test]

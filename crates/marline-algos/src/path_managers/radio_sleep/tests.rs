@@ -1,4 +1,4 @@
-use marline_policy::{AddressId, PathCost, PathManager as _};
+use marline_policy::{AddressId, LocalAddress, PathCost, PathManager as _};
 use marline_testkit::views::{DEGRADED, UNREACHABLE};
 
 use super::*;

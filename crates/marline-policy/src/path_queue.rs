@@ -17,9 +17,9 @@
 //! takes it slowly. A link that becomes slower looks the same, and then the next attempt begins with its new rate.
 //!
 //! Where a link's rate varies, as on mobile networks, a short queue runs empty when the rate rises. There the target is
-//! longer, up to 300 ms. The variation is measured while the queue is full: when the limit drains the
-//! queue, and when others compete, the rate varies for other reasons. Later the target grows each time the queue runs
-//! empty, which a queue of others does not, and slowly returns.
+//! longer, up to [`MAX_TARGET`]. The variation is measured while the queue is full: when the limit drains the queue, and
+//! when others compete, the rate varies for other reasons. Later the target grows each time the queue runs empty, which
+//! a queue of others does not, and slowly returns.
 //!
 //! *Source.* Rate x RTT as the useful window: TCP Vegas (Brakmo and Peterson, 1995) and BBR. Leaving the delay-based
 //! mode when others fill the queue: Copa (Arun and Balakrishnan, NSDI 2018). The joint test by the effect of the limit
@@ -41,8 +41,8 @@ const TARGET_SHARE: u32 = 8;
 const STEADY_SPREAD: f64 = 1.2;
 /// On links that vary more, the target is longer by this much per unit of that ratio.
 const SPREAD_SLOPE: Duration = Duration::from_millis(400);
-/// The longest target is this multiple of 20 ms, or of the fraction of the smallest RTT if that is longer.
-const MAX_FACTOR: u32 = 15;
+/// Longest target, except where the smallest RTT is long: there it is 15 eighths of it.
+const MAX_TARGET: Duration = Duration::from_millis(300);
 /// The queue runs empty below this fraction of the target (divisor), and the target then grows by this factor.
 const EMPTY_SHARE: u32 = 4;
 const TARGET_GROWTH: f64 = 1.25;
@@ -331,7 +331,7 @@ fn target(round: &SenderRound, min_rtt: Duration) -> Duration {
 }
 
 fn longest_target(min_rtt: Duration) -> Duration {
-    MAX_MIN_TARGET.max(min_rtt / TARGET_SHARE) * MAX_FACTOR
+    MAX_TARGET.max(min_rtt / TARGET_SHARE * 15)
 }
 
 /// Queueing delay to aim at where the link's rate is steady.

@@ -17,9 +17,9 @@
 //! takes it slowly. A link that becomes slower looks the same, and then the next attempt begins with its new rate.
 //!
 //! Where a link's rate varies, as on mobile networks, a short queue runs empty when the rate rises. There the target is
-//! longer, up to [`MAX_TARGET`]. The variation is measured while the queue is full: when the limit drains the queue, and
-//! when others compete, the rate varies for other reasons. Later the target grows each time the queue runs empty, which
-//! a queue of others does not, and slowly returns.
+//! longer, up to [`MAX_TARGET`]. The variation is measured while the queue is full: when the limit drains the queue,
+//! and when others compete, the rate varies for other reasons. Later the target grows each time the queue runs empty,
+//! which a queue of others does not, and slowly returns.
 //!
 //! *Source.* Rate x RTT as the useful window: TCP Vegas (Brakmo and Peterson, 1995) and BBR. Leaving the delay-based
 //! mode when others fill the queue: Copa (Arun and Balakrishnan, NSDI 2018). The joint test by the effect of the limit
@@ -31,8 +31,8 @@ use marline_time::{Duration, Instant, Rate};
 
 /// Smallest queueing delay that is aimed at, so that jitter does not empty the queue.
 const MIN_TARGET: Duration = Duration::from_millis(8);
-/// On slow links the queue holds at least this many bytes, as ACKs and windows consist of whole segments, but is at most
-/// this long.
+/// On slow links the queue holds at least this many bytes, as ACKs and windows consist of whole segments, but is at
+/// most this long.
 const MIN_QUEUE_BYTES: f64 = 12_000.0;
 const MAX_MIN_TARGET: Duration = Duration::from_millis(20);
 /// The target is at least this fraction of the smallest RTT (divisor).

@@ -15,8 +15,8 @@
 //!   without a queue. By Little's law, a smoothed rate adds nothing to the RTT. The largest rate of several round trips
 //!   adds information, because it was measured when the RTT was small.
 //! - *A reduction stops at what the path delivers.* Where there is a queue, the window falls to 0.7 of itself, but not
-//!   below rate x (smallest RTT + jitter), with the rate smoothed over the last deliveries (Westwood+). With a buffer of
-//!   at least one bandwidth-delay product, 0.7 of the window is the larger of the two, so in competition with CUBIC
+//!   below rate x (smallest RTT + jitter), with the rate smoothed over the last deliveries (Westwood+). With a buffer
+//!   of at least one bandwidth-delay product, 0.7 of the window is the larger of the two, so in competition with CUBIC
 //!   flows this is CUBIC.
 //! - *Jitter is measured* by the RTT's mean deviation. Without it, WiFi with jitter of 4 ms and 0.5 % random loss
 //!   carried two fifths of its rate: each loss was taken for congestion, and rate x smallest RTT is less than the path

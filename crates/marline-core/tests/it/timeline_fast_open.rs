@@ -411,8 +411,8 @@ fn a_client_that_cannot_map_its_refused_data_goes_on_in_plain_tcp() {
     assert!(script.endpoint.info(id).expect("the connection exists").fallback.is_some());
 }
 
-/// Linux 6.18 does this if its application shuts down before the SYN/ACK arrives: each answer to a SYN/ACK is a DATA_FIN
-/// without keys. It falls back when it receives an ACK without options, and then sends a FIN.
+/// Linux 6.18 does this if its application shuts down before the SYN/ACK arrives: each answer to a SYN/ACK is a
+/// DATA_FIN without keys. It falls back when it receives an ACK without options, and then sends a FIN.
 #[test]
 fn a_client_that_sends_a_data_fin_instead_of_its_keys_goes_on_in_plain_tcp() {
     let (mut script, given) = server(multipath());

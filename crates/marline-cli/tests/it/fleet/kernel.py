@@ -16,8 +16,9 @@ for number in range(count):
 print("ready", flush=True)
 while True:
     with open("go") as go:
+        # The writer of the line before may not have closed the pipe yet.
         if not go.readline():
-            break
+            continue
     for stream, member in connections:
         text = f"at {member}, always\n".encode()
         stream.write(text)

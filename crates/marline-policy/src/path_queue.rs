@@ -150,6 +150,8 @@ struct Mark {
 
 #[derive(Copy, Clone, Debug, PartialEq)]
 struct Limited {
+    /// Target when the limit began. The target returns to it.
+    first_target: Duration,
     /// The queue has drained if it was ours.
     drained_at: Instant,
     /// Share of the time with a long queue since then.
@@ -166,8 +168,6 @@ struct State {
     retry: Duration,
     /// Queueing delay that is aimed at.
     target: Duration,
-    /// The same at the time when the limit began.
-    first_target: Duration,
     target_at: Instant,
     /// Bytes delivered by all senders.
     delivered: u64,
@@ -184,7 +184,6 @@ impl Default for State {
             phase: Phase::Unlimited { long: None },
             retry: RETRY[0],
             target: MIN_TARGET,
-            first_target: MIN_TARGET,
             target_at: Instant::ZERO,
             delivered: 0,
             min_rtt: [Duration::MAX; 2],
@@ -211,9 +210,7 @@ impl State {
             Phase::Unlimited { long } => {
                 self.update_target(round, min_rtt, since_bulk >= rtt / 2);
                 let long = long.filter(|_| !interrupted);
-                let phase = self.unlimited(queue > self.target * 2, long, round);
-                self.set_first_target(phase);
-                phase
+                self.unlimited(queue > self.target * 2, long, round)
             }
             Phase::Limited(limited) if now < limited.drained_at => self.phase,
             Phase::Limited(limited) => {
@@ -221,7 +218,7 @@ impl State {
                 self.target = if queue < self.target / EMPTY_SHARE {
                     self.target.mul_f64(TARGET_GROWTH).min(most)
                 } else {
-                    self.target.mul_f64(TARGET_DECAY).max(self.first_target)
+                    self.target.mul_f64(TARGET_DECAY).max(limited.first_target)
                 };
                 self.limited(limited, queue > self.target * 2, since_bulk, round)
             }
@@ -247,15 +244,6 @@ impl State {
         }
     }
 
-    fn set_first_target(&mut self, phase: Phase) {
-        if let Phase::Limited(Limited { bytes_per_s_before, .. }) = phase {
-            let least = MIN_QUEUE_BYTES / bytes_per_s_before.max(1.0);
-            let least = MAX_MIN_TARGET.min(Duration::from_secs_f64(least));
-            self.target = self.target.max(least);
-            self.first_target = self.target;
-        }
-    }
-
     /// The smallest RTT of all senders. A sender that began while the queue was full does not know it.
     fn update_min_rtt(&mut self, round: &SenderRound) -> Duration {
         if round.now.since(self.span_began) > MIN_RTT_SPAN {
@@ -266,7 +254,7 @@ impl State {
         self.min_rtt[0].min(self.min_rtt[1])
     }
 
-    fn unlimited(&self, is_long: bool, long: Option<Mark>, round: &SenderRound) -> Phase {
+    fn unlimited(&mut self, is_long: bool, long: Option<Mark>, round: &SenderRound) -> Phase {
         let (now, delivered) = (round.now, self.delivered);
         if !is_long {
             return Phase::Unlimited { long: None };
@@ -277,10 +265,14 @@ impl State {
         if now.since(began.at) < round.rtt * (ROUNDS_TO_LIMIT - 1) {
             return Phase::Unlimited { long };
         }
+        let bytes_per_s_before = rate_since(began, Mark { at: now, delivered });
+        let time = Duration::from_secs_f64(MIN_QUEUE_BYTES / bytes_per_s_before.max(1.0));
+        self.target = self.target.max(time.min(MAX_MIN_TARGET));
         Phase::Limited(Limited {
+            first_target: self.target,
             drained_at: now + round.rtt * ROUNDS_TO_DRAIN,
             long_share: 0.0,
-            bytes_per_s_before: rate_since(began, Mark { at: now, delivered }),
+            bytes_per_s_before,
             min_kept_rate: MIN_KEPT_RATE[0],
             measured_from: None,
         })

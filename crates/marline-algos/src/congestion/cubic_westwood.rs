@@ -5,7 +5,7 @@
 //! interactive traffic more than the scheduler does. BBR has neither problem, but it competes badly with loss-based
 //! flows, and spreads a burst over a measured rate that a sender with pauses never reaches.
 //!
-//! *How.* Seven rules modify [`Cubic`]. Where none of them applies, the behavior is exactly that of CUBIC.
+//! *How.* Six rules modify [`Cubic`]. Where none of them applies, the behavior is exactly that of CUBIC.
 //! - *A loss without a queue is not congestion.* A queue shows before it overflows: the smoothed RTT exceeds the
 //!   smallest one by the queueing delay (1/[`QUEUE_SHARE`] of the smallest RTT, at least [`MIN_QUEUE_DELAY`], and more
 //!   than jitter explains), and more is in flight than the path delivers within the smallest RTT plus jitter at its
@@ -18,9 +18,6 @@
 //!   below rate x (smallest RTT + jitter), with the rate smoothed over the last deliveries (Westwood+). With a buffer
 //!   of at least one bandwidth-delay product, 0.7 of the window is the larger of the two, so in competition with CUBIC
 //!   flows this is CUBIC.
-//! - *Jitter is measured* by the RTT's mean deviation. Without it, WiFi with jitter of 4 ms and 0.5 % random loss
-//!   carried two fifths of its rate: each loss was taken for congestion, and rate x smallest RTT is less than the path
-//!   needs at its average RTT.
 //! - *A recovery is not limited by ACKs alone.* Rate x smallest RTT, and at least [`MIN_RECOVERY_FLIGHT`] segments, may
 //!   be in flight regardless of PRR. PRR sends in response to ACKs. Where a burst ends with a loss, hardly any ACKs are
 //!   left: the last twenty segments are retransmitted one, two, four and eight at a time, and a small message written
@@ -33,6 +30,10 @@
 //!   short, a loss is not congestion.
 //! - *Subflows that share a bottleneck share one TCP's growth*, once their queueing delays show that they do
 //!   ([`shared_bottleneck`](super::shared_bottleneck)).
+//!
+//! *Jitter* is measured by the RTT's mean deviation. If it were ignored, WiFi with jitter of 4 ms and 0.5 % random loss
+//! would carry two fifths of its rate: each loss would count as congestion, and rate x smallest RTT is less than the
+//! path needs at its average RTT.
 //!
 //! *Sources.* Westwood+ (Grieco and Mascolo, ACM CCR 2004) for the lower limit; RFC 7661 for the pauses. The queue test
 //! is from Veno (Fu and Liew, IEEE JSAC 2003), but with times instead of packets.
@@ -203,8 +204,12 @@ impl CubicWestwood {
 
     /// Returns true if packets wait in a queue on the path.
     fn has_queue(&self) -> bool {
-        let jitter = self.jitter(QUEUE_DEVIATIONS);
-        self.queue() > (self.min_rtt / QUEUE_SHARE).max(MIN_QUEUE_DELAY).max(jitter)
+        self.queue() > self.ordinary_excess().max(MIN_QUEUE_DELAY)
+    }
+
+    /// Returns the time by which an RTT may exceed the smallest one without a queue.
+    fn ordinary_excess(&self) -> Duration {
+        (self.min_rtt / QUEUE_SHARE).max(self.jitter(QUEUE_DEVIATIONS))
     }
 
     /// Returns a multiple of the mean deviation of the RTT, limited to what may be jitter.
@@ -215,8 +220,7 @@ impl CubicWestwood {
     /// Returns true if more is in flight than fits on the path without a queue, at the largest rate of the last round
     /// trips.
     fn exceeds_path_capacity(&self) -> bool {
-        let excess = (self.min_rtt / QUEUE_SHARE).max(self.jitter(QUEUE_DEVIATIONS));
-        let fits = self.fastest.get().bytes_in(self.min_rtt + excess);
+        let fits = self.fastest.get().bytes_in(self.min_rtt + self.ordinary_excess());
         self.in_flight > fits
     }
 

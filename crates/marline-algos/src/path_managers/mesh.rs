@@ -92,13 +92,12 @@ impl Hold {
     pub(super) fn end<'a>(
         self,
         since: Instant,
-        replacements: impl Iterator<Item = &'a SubflowView> + Clone,
+        mut replacements: impl Iterator<Item = &'a SubflowView> + Clone,
         now: Instant,
     ) -> Instant {
         let newest = replacements.clone().map(|view| view.last_new_at).max().unwrap_or(since);
         let at = (since + self.settle).max(newest + self.quiet);
-        let is_busy =
-            replacements.into_iter().any(|view| view.bytes_in_flight + view.bytes_queued > 0);
+        let is_busy = replacements.any(|view| view.bytes_in_flight + view.bytes_queued > 0);
         // By then, the data in flight has had time to arrive.
         if is_busy { at.max(now + BUSY_CHECK_INTERVAL) } else { at }
     }
